@@ -1,0 +1,54 @@
+"""Show how a job lies on its ranks: for the dry run and at the start of a run."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+from rich.table import Table
+
+from hpcpipe.models import build
+from hpcpipe.train import Layout, Rank, make_console
+
+if TYPE_CHECKING:
+    from hpcpipe.job import Job
+
+
+def announce(job: "Job", layout: Layout, rank: Rank) -> None:
+    """Say in a few lines what is about to be trained."""
+    del rank
+    sizes, schedule = job.parallel, job.schedule
+    parameters = sum(_parameters(layout, stage) for stage in layout.stages)
+    print(
+        f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks = {sizes.pipeline} stages x {sizes.data} replicas\n"
+        f"dispatch {schedule.dispatch}, hint {schedule.hint}, at most {' '.join(map(str, layout.bounds))} micro-batches in flight "
+        f"per stage; {job.batch.microbatches} micro-batches of {job.batch.microbatch_size} a step",
+        flush=True,
+    )
+    sys.stdout.flush()
+
+
+def print_layout(job: "Job") -> None:
+    """Print the stages: layers, parameters, micro-batches in flight and what they stash at the boundary."""
+    layout = Layout.of(job)
+    table = Table(title=f"{job.run.name}: {job.parallel.ranks} ranks, nothing started")
+    for heading in ("stage", "layers", "parameters", "share of cost", "in flight at most", "input stash MiB"):
+        table.add_column(heading, justify="right")
+    costs = [sum(layout.layers[i].cost for i in stage) for stage in layout.stages]
+    for number, (stage, cost, bound) in enumerate(zip(layout.stages, costs, layout.bounds, strict=True)):
+        first, last = layout.layers[stage.start].name, layout.layers[stage.stop - 1].name
+        table.add_row(
+            str(number),
+            first if first == last else f"{first} … {last}",
+            f"{_parameters(layout, stage):,}",
+            f"{cost / sum(costs):.1%}",
+            str(bound),
+            f"{bound * layout.boundary_bytes / 2**20:.1f}",
+        )
+    make_console().print(table)
+
+
+def _parameters(layout: Layout, stage: range) -> int:
+    """Count parameters without giving them memory."""
+    with torch.device("meta"):
+        modules = build(layout.layers, stage, seed=0)
+    return sum(p.numel() for module in modules for p in module.parameters())

@@ -1,0 +1,49 @@
+"""What a run says at its end: how the loss moved, where the time went, where everything is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from hpcpipe.analyze import plot_gantt, render_text, summarize
+from hpcpipe.events import open_run
+from hpcpipe.train import EXIT_DIVERGED, Outcome, make_console, write_whole
+
+if TYPE_CHECKING:
+    from hpcpipe.job import Job
+
+_PICTURED_STEPS = 2
+
+
+def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool) -> None:
+    """Write `report.txt` and the pictures, and print the same to the terminal unless quiet."""
+    console = make_console()
+    if not quiet:
+        console.print(
+            f"loss {outcome.first_loss:.4f} at step 1, {outcome.last_loss:.4f} at step {outcome.steps}", highlight=False
+        )
+    if outcome.exit_code == EXIT_DIVERGED:
+        console.print(f"the loss is not a number any more after step {outcome.steps}: stopped on all ranks; try a smaller lr")
+    if job.events.on:
+        _report(outcome, directory, console, quiet)
+    if not quiet:
+        console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
+
+
+def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) -> None:
+    run = open_run(directory)
+    table = render_text(summarize(run))
+    with (directory / ".report.txt").open("w", encoding="utf-8") as file:
+        Console(file=file, width=100).print(table)
+    write_whole(directory / "report.txt", (directory / ".report.txt").read_text(encoding="utf-8"))
+    (directory / ".report.txt").unlink()
+    middle = max(0, outcome.steps // 2 - 1)
+    steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))
+    pictures = [directory / "gantt.png", directory / "gantt.svg"]
+    for picture in pictures:
+        plot_gantt(run, picture, steps=steps)
+    if quiet:
+        return
+    console.print(table)
+    console.print(f"event log      {directory / 'events'}", soft_wrap=True, highlight=False)
+    console.print(f"pictures       {pictures[0]}  {pictures[1]}", soft_wrap=True, highlight=False)

@@ -1,0 +1,108 @@
+"""GPT-2's layout (Radford et al., 2019): token and position embedding, pre-norm blocks, final norm and untied head.
+
+Only the mathematics of the layers and the loss; nothing here knows of ranks or micro-batches.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcpipe.models.layer import Layer
+
+_INIT_STD = 0.02
+
+
+class Embedding(nn.Module):
+    """Token plus learned position embedding: (batch, sequence) int64 -> (batch, sequence, dim)."""
+
+    def __init__(self, *, vocab_size: int, context: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab_size, dim)
+        self.position = nn.Embedding(context, dim)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.normal_(self.token.weight, std=_INIT_STD)
+        nn.init.normal_(self.position.weight, std=_INIT_STD)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Embed the tokens."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.dropout(self.token(tokens) + self.position(positions))
+
+
+class Block(nn.Module):
+    """Causal self-attention and an MLP of width 4 dim, each behind a LayerNorm and added to its input."""
+
+    def __init__(self, *, dim: int, heads: int, depth: int, dropout: float) -> None:
+        super().__init__()
+        self._heads = heads
+        self._dropout = dropout
+        self.norm_1 = nn.LayerNorm(dim)
+        self.attention_in = nn.Linear(dim, 3 * dim)
+        self.attention_out = nn.Linear(dim, dim)
+        self.norm_2 = nn.LayerNorm(dim)
+        self.mlp_in = nn.Linear(dim, 4 * dim)
+        self.mlp_out = nn.Linear(4 * dim, dim)
+        for linear in (self.attention_in, self.attention_out, self.mlp_in, self.mlp_out):
+            nn.init.normal_(linear.weight, std=_INIT_STD)
+            nn.init.zeros_(linear.bias)
+        for residual in (self.attention_out, self.mlp_out):  # GPT-2 scales the residual paths with the depth
+            nn.init.normal_(residual.weight, std=_INIT_STD / (2 * depth) ** 0.5)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Return (batch, sequence, dim) from the same shape."""
+        value = value + self._drop(self.attention_out(self._attend(self.norm_1(value))))
+        hidden = functional.gelu(self.mlp_in(self.norm_2(value)), approximate="tanh")
+        return value + self._drop(self.mlp_out(hidden))
+
+    def _attend(self, value: torch.Tensor) -> torch.Tensor:
+        batch, sequence, dim = value.shape
+        heads = self.attention_in(value).view(batch, sequence, 3, self._heads, dim // self._heads)
+        query, key, content = heads.permute(2, 0, 3, 1, 4)
+        rate = self._dropout if self.training else 0.0
+        attended = functional.scaled_dot_product_attention(query, key, content, dropout_p=rate, is_causal=True)
+        return attended.transpose(1, 2).reshape(batch, sequence, dim)
+
+    def _drop(self, value: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(value, self._dropout, self.training)
+
+
+class Head(nn.Module):
+    """Final LayerNorm and the projection onto the vocabulary."""
+
+    def __init__(self, *, dim: int, vocab_size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.project = nn.Linear(dim, vocab_size, bias=False)
+        nn.init.normal_(self.project.weight, std=_INIT_STD)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Return logits (batch, sequence, vocab_size)."""
+        return self.project(self.norm(value))
+
+
+def gpt_layers(
+    *, layers: int, dim: int, heads: int, context: int, vocab_size: int, dropout: float, seq_len: int
+) -> Sequence[Layer]:
+    """Return the model as a chain of layers with their cost per token.
+
+    A block costs 12 dim² multiply-adds for its four matrices and 2 dim · seq_len for scores and their weighted sum.
+    """
+    block = partial(Block, dim=dim, heads=heads, depth=layers, dropout=dropout)
+    embedding = partial(Embedding, vocab_size=vocab_size, context=context, dim=dim, dropout=dropout)
+    return [
+        Layer("embedding", embedding, 0.0, block=False),
+        *(Layer(f"block.{i}", block, 12.0 * dim * dim + 2.0 * dim * seq_len, block=True) for i in range(layers)),
+        Layer("head", partial(Head, dim=dim, vocab_size=vocab_size), float(dim * vocab_size), block=False),
+    ]
+
+
+def next_token_loss(logits: torch.Tensor, targets: torch.Tensor, *, tokens: int) -> torch.Tensor:
+    """Return the micro-batch's cross-entropy summed over its tokens and divided by `tokens` of the whole global batch.
+
+    So the shares of all micro-batches and replicas add up to the mean over the global batch, whatever its layout.
+    """
+    flat = logits.flatten(0, 1).float()
+    return functional.cross_entropy(flat, targets.flatten(), reduction="sum") / tokens

@@ -1,0 +1,32 @@
+"""Tasks, hint orders, ready-set, caps and policies: pure standard library, driven by runtime and simulator alike."""
+
+from hpcpipe.plan.accounting import USEFUL, TimeClass
+from hpcpipe.plan.caps import in_flight_caps
+from hpcpipe.plan.check import check_order
+from hpcpipe.plan.hint import Hint, Order
+from hpcpipe.plan.hints import ORDERS, RULES, make_hint
+from hpcpipe.plan.policy import Policy, make_policy
+from hpcpipe.plan.seeds import derive_seed
+from hpcpipe.plan.split import balanced_split
+from hpcpipe.plan.stage import Choice, StagePlan
+from hpcpipe.plan.task import Kind, Task
+
+__all__ = [
+    "ORDERS",
+    "RULES",
+    "USEFUL",
+    "Choice",
+    "Hint",
+    "Kind",
+    "Order",
+    "Policy",
+    "StagePlan",
+    "Task",
+    "TimeClass",
+    "balanced_split",
+    "check_order",
+    "derive_seed",
+    "in_flight_caps",
+    "make_hint",
+    "make_policy",
+]

@@ -1,0 +1,56 @@
+"""What a hint is: a ranking of a stage's tasks, either a total order or a small rule over what is ready.
+
+A hint never blocks work; that is the policy's decision (policy.py).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hpcpipe.plan.task import Kind, Task
+
+
+class Hint(Protocol):
+    """Ranks ready tasks. `pick` is pure; `started` and `idle` advance what a rule remembers."""
+
+    name: str
+
+    def key(self, task: Task) -> int:
+        """Return the task's rank in its lane, smaller runs first."""
+
+    def pick(self, tops: Sequence[Task]) -> Task:
+        """Return the best of the lanes' first tasks (never empty)."""
+
+    def started(self, task: Task) -> None:
+        """Note that the task was dispatched."""
+
+    def idle(self) -> None:
+        """Note that nothing could be dispatched."""
+
+
+def communication_first(tops: Sequence[Task]) -> Task | None:
+    """Return a reduce-scatter or all-gather that can be started: starting one takes no time from the device."""
+    return min((t for t in tops if t.kind in (Kind.RS, Kind.AG)), default=None)
+
+
+class Order:
+    """A hint that is a total order of the stage's forwards and backwards."""
+
+    def __init__(self, name: str, tasks: Sequence[Task]) -> None:
+        self.name = name
+        self.tasks = tuple(tasks)
+        self._index = {task: index for index, task in enumerate(self.tasks)}
+
+    def key(self, task: Task) -> int:
+        """Return the position in the order; bucket tasks, which no order lists, come after it by bucket."""
+        index = self._index.get(task)
+        return len(self.tasks) + task.microbatch if index is None else index
+
+    def pick(self, tops: Sequence[Task]) -> Task:
+        """Return the task that stands first in the order."""
+        return communication_first(tops) or min(tops, key=self.key)
+
+    def started(self, task: Task) -> None:
+        """An order remembers nothing."""
+
+    def idle(self) -> None:
+        """An order remembers nothing."""

@@ -1,0 +1,92 @@
+"""The switch between today's frameworks and this one: wait for the next task of an order, or take what is ready.
+
+Both policies consume the same hint and the same ready-set, so a comparison flips the policy and nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hpcpipe.plan.hint import Hint, Order
+from hpcpipe.plan.ready import ReadySet
+from hpcpipe.plan.task import Kind, Task
+
+
+class Policy(Protocol):
+    """Chooses what runs next. `choose` is pure; `started` and `idle` advance the policy."""
+
+    hint: Hint
+
+    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
+        """Return the task to run, or None to wait. `forwards` is False while the in-flight cap has no room."""
+
+    def started(self, task: Task) -> None:
+        """Note that the task was dispatched."""
+
+    def idle(self) -> None:
+        """Note that nothing could be dispatched."""
+
+
+class Ready:
+    """Readiness first: of the ready tasks, the one that the hint ranks best. It never waits while work is ready."""
+
+    def __init__(self, hint: Hint) -> None:
+        self.hint = hint
+
+    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
+        """Return the best ready task."""
+        tops = ready.tops(forwards=forwards)
+        return self.hint.pick(tops) if tops else None
+
+    def started(self, task: Task) -> None:
+        """Pass on to the hint."""
+        self.hint.started(task)
+
+    def idle(self) -> None:
+        """Pass on to the hint."""
+        self.hint.idle()
+
+
+class Fixed:
+    """Order first: wait for the next task of the order even when others are ready.
+
+    The in-flight cap does not apply: an order bounds what is in flight by itself.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.hint: Hint = order
+        self._tasks: Sequence[Task] = order.tasks
+        self._next = 0
+
+    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
+        """Return the next task of the order if it is ready; after the order's end, bucket tasks as they come."""
+        del forwards
+        if self._next < len(self._tasks):
+            task = self._tasks[self._next]
+            return task if task in ready else None
+        tops = ready.tops()
+        return self.hint.pick(tops) if tops else None
+
+    def started(self, task: Task) -> None:
+        """Move on in the order."""
+        if task.kind in (Kind.F, Kind.B):
+            self._next += 1
+
+    def idle(self) -> None:
+        """An order remembers nothing of waits."""
+
+
+def make_policy(dispatch: str, hint: Hint) -> Policy:
+    """Return the policy named by `[schedule].dispatch` over the hint.
+
+    Raises
+    ------
+    ValueError
+        Unknown dispatch, or `fixed` over a rule that is no order.
+    """
+    if dispatch == "ready":
+        return Ready(hint)
+    if dispatch == "fixed":
+        if not isinstance(hint, Order):
+            raise ValueError(f'dispatch = "fixed" needs an order; {hint.name!r} only ranks what is ready')
+        return Fixed(hint)
+    raise ValueError(f'unknown dispatch {dispatch!r}; known are "ready" and "fixed"')

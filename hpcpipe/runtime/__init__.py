@@ -1,0 +1,33 @@
+"""Real time on top of plan/: the ranks, their messages, the engine that runs tasks as the plan chooses them."""
+
+from hpcpipe.runtime.clock import compare_clocks, now
+from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
+from hpcpipe.runtime.failure import EXIT_RANK_FAILED, Failure, FailureGuard
+from hpcpipe.runtime.ledger import Ledger
+from hpcpipe.runtime.mailbox import Mailbox
+from hpcpipe.runtime.mesh import Mesh, Place
+from hpcpipe.runtime.peers import Peer, PeerWatch
+from hpcpipe.runtime.stage import Stage
+from hpcpipe.runtime.waiting import Waiting, choose_poll
+from hpcpipe.runtime.world import World
+
+__all__ = [
+    "EXIT_RANK_FAILED",
+    "Engine",
+    "Failure",
+    "FailureGuard",
+    "Ledger",
+    "Mailbox",
+    "Mesh",
+    "Peer",
+    "PeerWatch",
+    "Place",
+    "Recorder",
+    "Stage",
+    "StepTimes",
+    "Waiting",
+    "World",
+    "choose_poll",
+    "compare_clocks",
+    "now",
+]

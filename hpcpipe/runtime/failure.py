@@ -1,0 +1,107 @@
+"""One rank's error ends the job on all ranks: say who and why, leave it in a file, then abort.
+
+Exit codes do not survive every launcher, so the reason is written to the run directory before MPI is told.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+EXIT_RANK_FAILED = 4
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The record of a rank that failed; `stage` is its pipeline stage."""
+
+    rank: int
+    stage: int
+    host: str
+    pid: int
+    exit_code: int
+    reason: str
+
+    @staticmethod
+    def path(run_directory: Path, rank: int) -> Path:
+        """Return where the failure of a rank is recorded."""
+        return run_directory / "failures" / f"rank_{rank:05d}.json"
+
+    def write(self, run_directory: Path) -> None:
+        """Write `failures/rank_NNNNN.json`, whole or not at all; what a rank said of itself is never replaced."""
+        path = self.path(run_directory, self.rank)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+            with suppress(FileExistsError):
+                path.hardlink_to(partial)
+            partial.unlink()
+        except OSError as error:  # trouble with the disk is not worse than the failure
+            print(f"hpcpipe: cannot record the failure in {run_directory}: {error}", file=sys.stderr)
+
+
+def abort(comm: "MPI.Intracomm", code: int) -> None:
+    """End the job on all ranks. MPI_Abort may return for a moment, so the process leaves by itself as well."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    comm.Abort(code)
+    os._exit(code)
+
+
+class FailureGuard:
+    """A `with` block whose exception ends the job on all ranks with exit code 4.
+
+    Parameters
+    ----------
+    comm
+        Any communicator of the job.
+    place
+        How the rank is called in messages, such as "stage 2".
+    last_words
+        Called before the abort, to close files; its own errors are ignored.
+    """
+
+    def __init__(
+        self, comm: "MPI.Intracomm", *, place: str, stage: int, host: str, run_directory: Path, last_words: Callable[[], None]
+    ) -> None:
+        self._comm = comm
+        self._place = place
+        self._stage = stage
+        self._host = host
+        self._run_directory = run_directory
+        self._last_words = last_words
+
+    def __enter__(self) -> "FailureGuard":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if error is None or isinstance(error, SystemExit):
+            return False
+        if isinstance(error, KeyboardInterrupt):
+            with suppress(Exception):
+                self._last_words()
+            abort(self._comm, EXIT_INTERRUPTED)
+        rank = self._comm.rank
+        text = "".join(traceback.format_exception(kind, error, trace))
+        name = f"rank {rank} ({self._place}) on {self._host}"
+        sys.stderr.write(f"\nhpcpipe: {name} failed; the job ends on all ranks\n{text}")
+        Failure(rank, self._stage, self._host, os.getpid(), EXIT_RANK_FAILED, text).write(self._run_directory)
+        try:
+            self._last_words()
+        except Exception as trouble:  # whatever it is, the job must still end
+            sys.stderr.write(f"hpcpipe: {name} could not close its files: {trouble}\n")
+        abort(self._comm, EXIT_RANK_FAILED)
+        return False

@@ -1,0 +1,75 @@
+"""Where a rank stands in the mesh of pipeline, data and tensor parallelism, and the communicators of its rows.
+
+Forward and backward messages have communicators of their own: with two stages the next and the previous neighbour are
+the same rank, and on one communicator their messages would swap.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Coordinates of one rank. Tensor-parallel ranks are neighbours, then data-parallel ones, then stages."""
+
+    pipeline: int
+    data: int
+    tensor: int
+    stage: int
+    replica: int
+    slice: int
+
+    @classmethod
+    def of(cls, rank: int, *, pipeline: int, data: int, tensor: int) -> "Place":
+        """Return the place of a world rank in a mesh of `pipeline` * `data` * `tensor` ranks."""
+        rest, tensor_slice = divmod(rank, tensor)
+        stage, replica = divmod(rest, data)
+        return cls(pipeline, data, tensor, stage, replica, tensor_slice)
+
+    def rank_of(self, stage: int) -> int:
+        """Return the world rank that holds `stage` of this rank's pipeline."""
+        return (stage * self.data + self.replica) * self.tensor + self.slice
+
+    @property
+    def first(self) -> bool:
+        """Whether the stage has the data."""
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether the stage has the loss."""
+        return self.stage == self.pipeline - 1
+
+    def __str__(self) -> str:
+        parts = [f"stage {self.stage}"]
+        parts += [f"replica {self.replica}"] if self.data > 1 else []
+        return ", ".join(parts + ([f"slice {self.slice}"] if self.tensor > 1 else []))
+
+
+class Mesh:
+    """The communicators of one rank; collective over `world` at creation, freed by `free`."""
+
+    def __init__(self, world: "MPI.Intracomm", *, pipeline: int, data: int, tensor: int) -> None:
+        from mpi4py import MPI
+
+        self.world = world.Dup()
+        self.place = place = Place.of(world.rank, pipeline=pipeline, data=data, tensor=tensor)
+        self.forward = world.Split(place.replica * tensor + place.slice, place.stage)
+        self.backward = self.forward.Dup()
+        self.replicas = world.Split(place.stage * tensor + place.slice, place.replica)
+        node = world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.local_ranks = node.rank, node.size
+        node.Free()
+        for comm in self._communicators():
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+    def free(self) -> None:
+        """Free the communicators (collective)."""
+        for comm in self._communicators():
+            comm.Free()
+
+    def _communicators(self) -> "tuple[MPI.Intracomm, ...]":
+        return self.world, self.forward, self.backward, self.replicas

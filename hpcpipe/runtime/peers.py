@@ -1,0 +1,73 @@
+"""Notice within moments that a rank of this node has died without a word, and end the job, whatever the launcher does.
+
+Several launchers leave the other ranks waiting for ever. Each rank asks the kernel to report the end of its neighbours on
+the node (pidfd); a node that vanishes as a whole is the scheduler's to notice.
+"""
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcpipe.runtime.failure import EXIT_RANK_FAILED, Failure, abort
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank of the job, as it introduced itself at the start."""
+
+    rank: int
+    pid: int
+    host: str
+    stage: int
+
+
+class PeerWatch:
+    """A thread that waits for the death of a local peer. Linux 5.3 or newer; elsewhere it does nothing."""
+
+    def __init__(self, comm: "MPI.Intracomm", peers: Sequence[Peer], *, run_directory: Path) -> None:
+        self._comm = comm
+        self._run_directory = run_directory
+        self._poll = select.poll()
+        self._peers: dict[int, Peer] = {}
+        self._stop, self._stopped = os.pipe()
+        self._poll.register(self._stop, select.POLLIN)
+        mine = next(peer for peer in peers if peer.rank == comm.rank)
+        for peer in peers:
+            if peer.host == mine.host and peer.rank != mine.rank:
+                self._watch(peer)
+        self._thread = threading.Thread(target=self._run, name="hpcpipe-peers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching; call when all ranks have agreed that the work is done."""
+        os.write(self._stopped, b"x")
+        self._thread.join()
+        for descriptor in (*self._peers, self._stop, self._stopped):
+            os.close(descriptor)
+
+    def _watch(self, peer: Peer) -> None:
+        try:
+            descriptor = os.pidfd_open(peer.pid)
+        except (AttributeError, OSError):  # no pidfd here, or the peer lives in another process namespace
+            return
+        self._peers[descriptor] = peer
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _run(self) -> None:
+        ended = [descriptor for descriptor, _ in self._poll.poll()]
+        if self._stop in ended:
+            return
+        peer = self._peers[ended[0]]
+        reason = f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
+        if not Failure.path(self._run_directory, peer.rank).exists():  # else it has said itself why
+            sys.stderr.write(f"hpcpipe: {reason}\n")
+        Failure(peer.rank, peer.stage, peer.host, peer.pid, EXIT_RANK_FAILED, reason).write(self._run_directory)
+        abort(self._comm, EXIT_RANK_FAILED)

@@ -1,0 +1,44 @@
+"""How a rank waits: spin, then yield the core, then sleep, so that waiting ranks do not slow computing ones.
+
+On a cluster every rank has its cores and spins; on a laptop with more ranks than cores the waiting must sleep.
+"""
+
+import os
+import time
+
+_SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
+_YIELDS = 20
+_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 500e-6
+
+
+def choose_poll(setting: str, *, local_ranks: int) -> str:
+    """Return `setting`, or for `auto` what fits the cores this rank may use and the ranks that share them."""
+    if setting != "auto":
+        return setting
+    return "spin" if len(os.sched_getaffinity(0)) >= 2 * local_ranks else "sleep"
+
+
+class Waiting:
+    """Call `idle` after every poll that found nothing and `busy` after one that did."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        self._spins = _SPINS[mode]
+        self._empty = 0
+        self._sleep = _FIRST_SLEEP
+
+    def busy(self) -> None:
+        """Start over: the next wait begins with spinning."""
+        self._empty = 0
+        self._sleep = _FIRST_SLEEP
+
+    def idle(self) -> None:
+        """Wait a little, longer the longer nothing has come."""
+        self._empty += 1
+        if self._empty <= self._spins:
+            return
+        if self._mode == "yield" or self._empty <= self._spins + _YIELDS:
+            os.sched_yield()
+            return
+        time.sleep(self._sleep)
+        self._sleep = min(2 * self._sleep, _LONGEST_SLEEP)

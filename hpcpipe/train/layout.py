@@ -1,0 +1,66 @@
+"""What a job means on its ranks before any of them starts: layers, parameters and caps of every stage.
+
+The dry run prints it and the trainer builds from it, so they cannot disagree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcpipe.job import Job
+from hpcpipe.models import Layer, cut, gpt_layers
+from hpcpipe.plan import ORDERS, StagePlan, check_order, in_flight_caps, make_hint, make_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The stages of a job.
+
+    `bounds` is how many micro-batches each stage can have in flight: its cap, or under a fixed order the order's own peak.
+    `boundary_bytes` is the size of the activation that crosses between stages.
+    """
+
+    layers: Sequence[Layer]
+    stages: Sequence[range]
+    bounds: tuple[int, ...]
+    boundary_bytes: int
+
+    @classmethod
+    def of(cls, job: Job) -> "Layout":
+        """Lay out a checked job."""
+        model, data, stages, microbatches = job.model, job.data, job.parallel.pipeline, job.batch.microbatches
+        layers = gpt_layers(
+            layers=model.layers,
+            dim=model.dim,
+            heads=model.heads,
+            context=model.context,
+            vocab_size=model.vocab_size,
+            dropout=model.dropout,
+            seq_len=data.seq_len,
+        )
+        if job.schedule.dispatch == "fixed":
+            order = ORDERS[job.schedule.hint]
+            orders = [order(stage=s, stages=stages, microbatches=microbatches) for s in range(stages)]
+            bounds = check_order(orders, microbatches=microbatches)
+        else:
+            bounds = in_flight_caps(job.schedule.in_flight, stages=stages, microbatches=microbatches)
+        return cls(
+            layers=layers,
+            stages=cut(layers, stages, job.parallel.split),
+            bounds=bounds,
+            boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
+        )
+
+
+def make_plan(job: Job, layout: Layout, *, stage: int, buckets: int) -> StagePlan:
+    """Return the plan of one step on one stage."""
+    stages, microbatches = job.parallel.pipeline, job.batch.microbatches
+    hint = make_hint(job.schedule.hint, stage=stage, stages=stages, microbatches=microbatches)
+    return StagePlan(
+        first=stage == 0,
+        last=stage == stages - 1,
+        microbatches=microbatches,
+        policy=make_policy(job.schedule.dispatch, hint),
+        cap=None if job.schedule.dispatch == "fixed" else layout.bounds[stage],
+        buckets=buckets,
+        replicated=job.parallel.data > 1,
+    )

@@ -1,0 +1,241 @@
+"""The training loop of one rank and what surrounds it: logs, metrics, the agreement on every step's loss.
+
+A step's loss is known on all ranks one step later (runtime/ledger.py); nobody waits for it.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpcpipe.device import Cpu
+from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.job import Job
+from hpcpipe.runtime import (
+    FailureGuard,
+    Ledger,
+    Mesh,
+    Peer,
+    PeerWatch,
+    Place,
+    StepTimes,
+    Waiting,
+    World,
+    choose_poll,
+    compare_clocks,
+)
+from hpcpipe.train.environment import describe_environment
+from hpcpipe.train.layout import Layout
+from hpcpipe.train.metrics import MetricsFile, StepMetrics
+from hpcpipe.train.progress import Reporter, make_reporter
+from hpcpipe.train.rank import NoLog, Rank, tokens_per_step
+from hpcpipe.train.run_directory import point_latest, write_whole
+
+EXIT_DONE = 0
+EXIT_DIVERGED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run comes from, for its log."""
+
+    job_id: str = ""
+    restart: int = 0
+    git_revision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step."""
+
+    exit_code: int
+    first_loss: float
+    last_loss: float
+    steps: int
+
+
+def train(
+    job: Job,
+    *,
+    world: World,
+    run_directory: Path,
+    origin: Origin,
+    quiet: bool = False,
+    announce: Callable[[Layout, Rank], None] = lambda _layout, _rank: None,
+    before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
+) -> Outcome:
+    """Train on this rank (collective over the world).
+
+    `announce` is called on rank 0 when everything is built; `before_step` on every rank before each step, for tests that
+    look at or disturb a rank.
+
+    Raises
+    ------
+    OSError
+        The run directory cannot be written.
+    """
+    sizes = {"pipeline": job.parallel.pipeline, "data": job.parallel.data, "tensor": job.parallel.tensor}
+    place = Place.of(world.rank, **sizes)
+    with ExitStack() as cleanup:
+        guard = FailureGuard(
+            world.comm,
+            place=str(place),
+            stage=place.stage,
+            host=world.host,
+            run_directory=run_directory,
+            last_words=cleanup.close,
+        )
+        with guard:
+            layout = Layout.of(job)
+            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, quiet)
+            cleanup.callback(loop.close_files)
+            if world.rank == 0:
+                announce(layout, loop.rank)
+            outcome = loop.run(before_step)
+            loop.finish()
+    return outcome
+
+
+class _Loop:
+    def __init__(
+        self, job: Job, layout: Layout, mesh: Mesh, world: World, run_directory: Path, origin: Origin, quiet: bool
+    ) -> None:
+        self._job, self._mesh, self._world = job, mesh, world
+        device = Cpu(local_ranks=mesh.local_ranks)
+        poll = choose_poll(job.comm.poll, local_ranks=mesh.local_ranks)
+        self._device = device
+        self._metrics_file: MetricsFile | None = None
+        self._reporter: Reporter | None = None
+        if world.rank == 0:
+            self._prepare(run_directory, describe_environment(
+                mpi_library=world.library, git_revision=origin.git_revision, threads=device.threads, poll=poll, device=device.name
+            ), quiet)
+        introductions = world.collect([world.pid, world.host, mesh.place.stage])
+        peers = [Peer(rank, *introduction) for rank, introduction in enumerate(introductions)]
+        if world.rank == 0:
+            write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
+        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
+        self._log = _open_log(job, mesh, world, run_directory, origin, device) if job.events.on else None
+        self._compare_clocks()
+        waiting = Waiting(poll)
+        self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log or NoLog())
+        self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
+        self._losses: list[float] = []
+
+    def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
+        """Run all steps, or fewer if the loss stops being a number."""
+        times: list[StepTimes] = []
+        for step in range(self._job.run.steps):
+            before_step(step, self.rank)
+            times.append(self.rank.engine.run_step(step))
+            finite = self._settle(times)
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
+            if not finite:
+                break
+        finite = self._settle(times)
+        steps = len(self._losses)
+        return Outcome(EXIT_DONE if finite else EXIT_DIVERGED, self._losses[0], self._losses[-1], steps)
+
+    def finish(self) -> None:
+        """End together: free what MPI holds, compare clocks once more, stop watching."""
+        self.rank.free()
+        self._compare_clocks()
+        self.close_files()
+        self._world.barrier()
+        self._watch.close()
+        self._mesh.free()
+
+    def close_files(self) -> None:
+        """Close what is open; may be called twice."""
+        log, self._log = self._log, None
+        for file in (log, self._metrics_file, self._reporter):
+            if file is not None:
+                file.close()
+        self._metrics_file = self._reporter = None
+
+    def _prepare(self, run_directory: Path, environment: dict[str, object], quiet: bool) -> None:
+        (run_directory / "events").mkdir(exist_ok=True)
+        write_whole(run_directory / "job.toml", self._job.to_toml())
+        write_whole(run_directory / "environment.json", _json(environment))
+        point_latest(run_directory)
+        self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
+        self._reporter = make_reporter(steps=self._job.run.steps, log_every=self._job.run.log_every, quiet=quiet)
+
+    def _compare_clocks(self) -> None:
+        sample = compare_clocks(self._mesh.world)
+        if self._log is not None:
+            self._log.clock(*sample)
+
+    def _settle(self, times: list[StepTimes]) -> bool:
+        """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
+        sums = self._ledger.take()
+        if sums is None:
+            return True
+        step = len(self._losses)
+        loss, square_norm = sums
+        self._losses.append(loss)
+        settings = self._job.schedule
+        metrics = StepMetrics(
+            step=step,
+            loss=loss,
+            grad_norm=math.sqrt(square_norm) if square_norm >= 0 else math.nan,
+            lr=self.rank.rate(step),
+            tokens=tokens_per_step(self._job),
+            step_ns=times[step].end - times[step].begin,
+            hint=settings.hint,
+            k=0,
+            dispatch=settings.dispatch,
+        )
+        self._write(metrics, times[step])
+        return math.isfinite(loss)
+
+    def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
+        if self._log is not None:
+            self._log.step(
+                metrics.step,
+                times.begin,
+                times.end,
+                loss=metrics.loss,
+                grad_norm=metrics.grad_norm,
+                tokens=metrics.tokens,
+                hint=metrics.hint,
+                k=metrics.k,
+                bucket_bytes=sum(self.rank.buckets.num_bytes(b) for b in range(len(self.rank.buckets))),
+                peak_bytes=self._device.peak_bytes(),
+            )
+            if (metrics.step + 1) % self._job.events.flush_every == 0:
+                self._log.flush()
+        if self._metrics_file is not None:
+            self._metrics_file.write(metrics)
+        if self._reporter is not None:
+            self._reporter.step(metrics)
+
+
+def _open_log(
+    job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu
+) -> EventWriter:
+    place = mesh.place
+    world.barrier()  # rank 0 has made the directory
+    header = LogHeader(
+        job_toml=job.to_toml(),
+        job_sha256=job.sha256,
+        world_size=world.size,
+        mesh=(place.pipeline, place.data, place.tensor),
+        rank=world.rank,
+        coords=(place.stage, place.replica, place.slice),
+        host=world.host,
+        device=device.name,
+        started_utc=datetime.now(UTC).isoformat(),
+        job_id=origin.job_id,
+        restart=origin.restart,
+        mpi_library=world.library,
+        git_revision=origin.git_revision,
+    )
+    return EventWriter(run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
