@@ -1,0 +1,41 @@
+"""Find the file that `[data].path` names: beside the job file, absolute, or inside an installed package.
+
+Packages are looked up, never imported, so a data file does not start whatever its package starts.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = "package:"
+
+
+class NoSuchPackage(LookupError):
+    """The package of a `package:` path is not installed, or the path is not of that form."""
+
+
+def resolve(text: str, *, folder: Path) -> Path:
+    """Return the absolute path of the data file, which need not exist.
+
+    Raises
+    ------
+    NoSuchPackage
+        The text starts with `package:` and names no installed package.
+    """
+    if not text.startswith(PACKAGE):
+        return (folder / Path(text).expanduser()).absolute()
+    package, _, inside = text.removeprefix(PACKAGE).partition("/")
+    if not package.isidentifier() or not inside or ".." in Path(inside).parts or inside.startswith("/"):
+        raise NoSuchPackage(
+            f'{text!r} does not have the form "package:PKG/FILE" with a top-level package and a path inside it'
+        )
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise NoSuchPackage(f"no package named {package} is installed in this Python")
+    folders = [Path(location) for location in spec.submodule_search_locations or ()]
+    if not folders:
+        raise NoSuchPackage(f"{package} is a single module, not a package with files")
+    candidates = [location / inside for location in folders]
+    return next((c for c in candidates if c.exists()), candidates[0]).absolute()

@@ -1,0 +1,146 @@
+"""From a path to a checked job, or to every fault at once.
+
+Each section is validated by itself, and each rule runs where the values it needs are right, so no fault hides another.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpcpipe.job import explain
+from hpcpipe.job.checks import CHECKS
+from hpcpipe.job.document import Document
+from hpcpipe.job.faults import JobError, Problem
+from hpcpipe.job.overrides import parse_overrides
+from hpcpipe.job.schema import TABLES, Data, Job, Model, Section
+from hpcpipe.job.source import read_source
+from hpcpipe.job.syntax import parse
+from hpcpipe.job.words import nearest
+
+
+def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None) -> Job:
+    """Return the checked job of a file.
+
+    Parameters
+    ----------
+    overrides
+        `table.key=value`, typed as in TOML; they win over the file.
+    ranks
+        How many ranks there are, where that is known; the job must want as many.
+
+    Raises
+    ------
+    JobError
+        Every fault of the file and of the overrides.
+    """
+    path = Path(path)
+    read, faults = parse_overrides(overrides)
+    try:
+        source = read_source(path)
+        document = Document(source, parse(source), read)
+    except JobError as error:
+        raise JobError([*error.faults, *faults]) from None
+    reading = _Reading(document, path)
+    job = reading.job()
+    reading.check(job, ranks)
+    faults += [document.fault(reading.as_written(problem)) for problem in reading.problems]
+    if faults:
+        raise JobError(faults)
+    return job
+
+
+class _Reading:
+    """One pass over a document: the sections as far as they are right, and the problems met on the way."""
+
+    def __init__(self, document: Document, path: Path) -> None:
+        self.document = document
+        self.path = path
+        self.problems: list[Problem] = []
+        self.wrong: set[tuple[str | int, ...]] = set()
+        self.written: dict[str, str] = {}
+
+    def job(self) -> Job:
+        """Return the job; its wrong values, noted in `wrong`, are stood in for by examples."""
+        tables = self._tables(self.document.values)
+        sections: dict[str, Section] = {}
+        for name, section in TABLES.items():
+            values = dict(tables[name] or {})
+            if name == "job":
+                values.setdefault("name", self.path.stem)
+            model = sections.get("model")
+            if name == "data" and isinstance(model, Model) and ("model", "context") not in self.wrong:
+                values.setdefault("seq_len", model.context)
+            if tables[name] is None:
+                self.wrong |= {(name, key) for key in section.model_fields}
+                sections[name] = section.model_validate(_examples(section, section.model_fields))
+            else:
+                sections[name] = self._section(name, section, values)
+        if isinstance(data := sections["data"], Data):
+            data.set_folder(self.path.parent.absolute())
+        return Job.model_construct(None, run=sections.pop("job"), **sections)
+
+    def check(self, job: Job, ranks: int | None) -> None:
+        """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
+        for check in CHECKS:
+            if self.wrong & set(check.needs):
+                continue
+            for problem in check.rule(job, ranks):
+                written = [path for path in (problem.path, *check.needs) if self.document.is_written(path)]
+                self.problems.append(problem._replace(path=written[0] if written else problem.path))
+
+    def as_written(self, problem: Problem) -> Problem:
+        """Return the problem with its table named as the file names it."""
+        if not problem.path:
+            return problem
+        table, *rest = problem.path
+        return problem._replace(path=(self.written.get(str(table), table), *rest))
+
+    def _tables(self, values: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
+        """Return the values of each table, None where it has none that can be used; read a misspelt table all the same."""
+        found: dict[str, Mapping[str, Any] | None] = {}
+        for name, value in values.items():
+            if name in TABLES:
+                found[name] = value if isinstance(value, Mapping) else None
+                if not isinstance(value, Mapping):
+                    self.problems.append(explain.not_a_table(name, value))
+                continue
+            self.problems.append(explain.unknown_table(name, value))
+            meant = nearest(name, TABLES)
+            if isinstance(value, Mapping) and meant and meant not in values and meant not in found:
+                found[meant] = value
+                self.written[meant] = name
+        for name in TABLES:
+            if name not in found:
+                missing = name in Job.REQUIRED
+                found[name] = None if missing else {}
+                if missing:
+                    self.problems.append(explain.missing_table(name))
+        return found
+
+    def _section(self, table: str, section: type[Section], values: Mapping[str, Any]) -> Section:
+        fields = section.model_fields
+        unknown = [name for name in values if name not in fields]
+        self.problems += [explain.unknown_key(table, section, name, values[name]) for name in unknown]
+        meant = {nearest(name, fields) for name in unknown}
+        known = {name: value for name, value in values.items() if name in fields}
+        missing = [name for name, field in fields.items() if field.is_required() and name not in known]
+        said = meant | set(explain.DERIVED)
+        self.problems += [explain.missing_key(table, section, name) for name in missing if name not in said]
+        faulty = set(missing) | {name for name in meant if name and name not in known}
+        usable = known | _examples(section, missing)
+        try:
+            good = section.model_validate(usable)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            self.problems += [explain.explain_value(table, section, detail) for detail in details]
+            bad = {str(detail["loc"][0]) for detail in details}
+            faulty |= bad
+            good = section.model_validate(usable | _examples(section, bad))
+        self.wrong |= {(table, name) for name in faulty}
+        return good
+
+
+def _examples(section: type[Section], names: Iterable[str]) -> dict[str, Any]:
+    return {name: explain.example_value(section.model_fields[name]) for name in names}

@@ -1,0 +1,140 @@
+"""The kinds of values that a job file holds beyond plain numbers and words: sizes, lists, and settings of mixed type.
+
+A setting that may be a word, a number or a list has one validator here, so that a wrong one yields one clear fault.
+"""
+
+import re
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from hpcpipe.job.words import describe, show
+
+LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
+MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+def wrong(message: str, hint: str, *index: int) -> PydanticCustomError:
+    """Return an error whose words reach the user as they are; `index` points into a list."""
+    return PydanticCustomError("job_value", "{message}", {"message": message, "hint": hint, "index": index})
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _counts(value: list[Any] | tuple[Any, ...], *, what: str, example: str) -> tuple[int, ...]:
+    if not value:
+        raise wrong(f"must list {what}, got an empty list", f"for example {example}")
+    for index, entry in enumerate(value):
+        if not _is_int(entry) or not 1 <= entry <= LARGEST:
+            raise wrong(
+                f"must be a whole number of at least 1, got {describe(entry)}",
+                f"the list holds {what}; for example {example}",
+                index,
+            )
+    return tuple(value)
+
+
+def _in_flight(value: Any) -> str | int | tuple[int, ...]:
+    known = '"equal-memory", "1f1b", a multiple of 1f1b such as "2x", a number, or a list with one number per stage'
+    if isinstance(value, list | tuple):
+        return _counts(value, what="the cap of each stage", example="in_flight = [4, 3, 2, 1]")
+    if _is_int(value):
+        if not 1 <= value <= LARGEST:
+            raise wrong(
+                f"must be at least 1, got {show(value)}", "with a cap of 0 no forward could ever start; 1 is the least"
+            )
+        return int(value)
+    if isinstance(value, str):
+        if value in ("equal-memory", "1f1b"):
+            return value
+        if MULTIPLE.fullmatch(value):
+            if float(value[:-1]) == 0 or not isfinite(float(value[:-1])):
+                raise wrong(f"must be a multiple above 0, got {show(value)}", 'for example in_flight = "1.5x"')
+            return value
+        if value.isdecimal():
+            raise wrong(f"must be a number without quotes, got {describe(value)}", f"write in_flight = {int(value)}")
+    raise wrong(f"must be one of the known caps, got {describe(value)}", f"known are {known}")
+
+
+def _slots(value: Any) -> str | int:
+    if value == "auto":
+        return "auto"
+    if _is_int(value) and 1 <= value <= LARGEST:
+        return int(value)
+    if isinstance(value, str) and value.isdecimal():
+        raise wrong(f"must be a number without quotes, got {describe(value)}", f"write slots = {int(value)}")
+    raise wrong(
+        f'must be "auto" or a whole number of at least 1, got {describe(value)}',
+        'for example slots = "auto" or slots = 4',
+    )
+
+
+def _split(value: Any) -> str | tuple[int, ...]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, list | tuple):
+        return _counts(value, what="the layers of each stage", example="split = [2, 2]")
+    raise wrong(
+        f'must be "auto" or a list with the layers of each stage, got {describe(value)}',
+        'for example split = "auto" or split = [2, 2]',
+    )
+
+
+def _betas(value: Any) -> tuple[float, float]:
+    example = "for example betas = [0.9, 0.95]"
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        got = f"a list of {len(value)}" if isinstance(value, list | tuple) else describe(value)
+        raise wrong(f"must be a list of two numbers, got {got}", example)
+    for index, entry in enumerate(value):
+        if isinstance(entry, bool) or not isinstance(entry, int | float) or not 0 <= entry < 1:
+            raise wrong(f"must be a number from 0 to below 1, got {describe(entry)}", example, index)
+    return float(value[0]), float(value[1])
+
+
+def folder_name(value: str) -> str:
+    if (
+        not value
+        or value in (".", "..")
+        or "/" in value
+        or any(not c.isprintable() for c in value)
+        or len(value.encode()) > 200
+    ):
+        raise wrong(
+            f"must be usable as the name of a folder, got {show(value)}",
+            'no "/", no control characters, at most 200 bytes; for example name = "quickstart"',
+        )
+    return value
+
+
+def tensor(value: int) -> int:
+    if value > 1:
+        raise wrong(
+            f"must be 1, got {value}", "stages are not cut into tensor slices; use pipeline and data for more ranks"
+        )
+    return value
+
+
+def text(value: Any) -> Any:
+    """Refuse text that no file can have as its name."""
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise wrong(f"must name a file or folder, got {show(value)}", "write its path in quotes")
+    return value
+
+
+def to_path(value: Any) -> Any:
+    checked = text(value)
+    return Path(checked).expanduser() if isinstance(checked, str) else checked
+
+
+InFlight = Annotated[str | int | tuple[int, ...], PlainValidator(_in_flight)]
+Slots = Annotated[str | int, PlainValidator(_slots)]
+Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
+Betas = Annotated[tuple[float, float], PlainValidator(_betas)]
