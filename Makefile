@@ -56,5 +56,5 @@ $(DONE)/tools: $(DONE)/mpi
 # Without build isolation: the compiled module is rebuilt after a change of its sources, with the tools in $(VENV).
 $(VENV)/.ready: $(DONE)/tools $(NATIVE_BUILD_FILES)
 	$(SAY) "building the native module and installing hpcpipe (editable)"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(MPICC),MPICC="$(MPICC)") $(PIP) --no-build-isolation --editable '.[dev]'
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev]'
 	@touch $@

@@ -1,6 +1,8 @@
 """Print the compile and link flags of one MPI compiler wrapper for meson.build; knows nothing of Meson itself.
 
 The lines follow [tool], [compile] and [link]; all of Open MPI, MPICH, Intel MPI and Cray's mpicc answer to -show.
+The wrapper is the first of: the argument, $MPICC, the one beside this interpreter (an MPI from wheels, found even when
+an editable install rebuilds outside its activated environment), mpicc on PATH.
 """
 
 import os
@@ -8,12 +10,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 
 def main() -> None:
-    """Choose the wrapper (argument, then $MPICC, then PATH) and print its flags."""
+    """Choose the wrapper and print its flags."""
     wanted = (sys.argv[1] if len(sys.argv) > 1 else "") or os.environ.get("MPICC", "")
-    wrapper = shutil.which(wanted or "mpicc")
+    if wanted:
+        wrapper = shutil.which(wanted)
+    else:
+        wrapper = shutil.which("mpicc", path=sysconfig.get_path("scripts")) or shutil.which("mpicc")
     if wanted and not wrapper:
         sys.exit(f"the MPI compiler wrapper {wanted!r} was not found: set MPICC or -Dmpicc to one that exists")
     if not wrapper:
