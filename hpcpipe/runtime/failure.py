@@ -60,7 +60,7 @@ def abort(comm: "MPI.Intracomm", code: int) -> None:
 
 
 class FailureGuard:
-    """A `with` block whose exception ends the job on all ranks with exit code 4.
+    """A `with` block whose exception, a stage's `sys.exit` included, ends the job on all ranks with exit code 4.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class FailureGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        if error is None or isinstance(error, SystemExit):
+        if error is None:
             return False
         if isinstance(error, KeyboardInterrupt):
             with suppress(Exception):

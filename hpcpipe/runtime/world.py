@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class World:
-    """All ranks of the job."""
+    """All ranks of the job: MPI's world, or the given communicator."""
 
-    def __init__(self) -> None:
+    def __init__(self, comm: "MPI.Intracomm | None" = None) -> None:
         from mpi4py import MPI
 
-        self.comm: MPI.Intracomm = MPI.COMM_WORLD
+        self.comm: MPI.Intracomm = MPI.COMM_WORLD if comm is None else comm
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank: int = self.comm.rank
         self.size: int = self.comm.size

@@ -1,0 +1,136 @@
+"""Channels between real ranks: directions never mix, order of arrival is free, slots and requests are reused."""
+
+import pytest
+import torch
+
+from hpcpipe.device import Cpu
+from hpcpipe.plan import Kind
+from hpcpipe.runtime import Mailbox, Mesh, World
+
+STEPS = 50
+
+
+@pytest.fixture
+def device():
+    return Cpu(local_ranks=4)
+
+
+def _poll_until(mailbox, count, seen):
+    while len(seen) < count:
+        arrivals, _ = mailbox.poll()
+        for neighbour, arrival in arrivals:
+            seen.append((neighbour.feeds, arrival.header.microbatch, arrival.tensor.clone()))
+            mailbox.release(neighbour.feeds, arrival.slot)
+
+
+def _drain(mailbox):
+    while mailbox.sending:
+        mailbox.poll()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_with_two_stages_activations_and_gradients_never_swap(comm, device):
+    """The next and the previous neighbour are the same rank (Megatron-LM 1450, 5271)."""
+    pair = comm.Split(comm.rank // 2)
+    if pair.size == 2:
+        mesh = Mesh(pair, pipeline=2, data=1, tensor=1)
+        shape = (3, 1000)
+        mailbox = Mailbox(mesh, forward_slots=4, backward_slots=4, payload_bytes=4 * 3000, allocator=device)
+        mine, theirs = (Kind.F, Kind.B) if pair.rank == 0 else (Kind.B, Kind.F)
+        for step in range(STEPS):
+            for m in range(4):
+                value = 1000.0 * step + 10 * m + float(mine)
+                mailbox.send(mine, torch.full(shape, value), step=step, microbatch=m)
+            seen = []
+            _poll_until(mailbox, 4, seen)
+            for feeds, m, tensor in seen:
+                assert feeds is theirs
+                assert torch.equal(tensor, torch.full(shape, 1000.0 * step + 10 * m + float(theirs)))
+            _drain(mailbox)
+        mailbox.free()
+        mesh.free()
+    pair.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_says_what_it_is_so_shapes_types_and_order_are_free(comm, device):
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    mailbox = Mailbox(mesh, forward_slots=3, backward_slots=3, payload_bytes=4096, allocator=device)
+    tensors = {
+        5: torch.arange(12, dtype=torch.int64).view(3, 4),
+        2: torch.tensor([True, False, True]),
+        9: torch.zeros(0, 7),
+        1: torch.randn(2, 3, generator=torch.Generator().manual_seed(1)).bfloat16(),
+        7: torch.arange(24.0).view(4, 6).t(),  # not contiguous
+    }
+    if not mesh.place.last:
+        for m, tensor in tensors.items():
+            mailbox.send(Kind.F, tensor, step=0, microbatch=m)
+    if not mesh.place.first:
+        seen = []
+        _poll_until(mailbox, len(tensors), seen)
+        for _, m, tensor in seen:
+            assert tensor.dtype is tensors[m].dtype
+            assert torch.equal(tensor, tensors[m])
+    _drain(mailbox)
+    mailbox.free()
+    mesh.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_few_slots_carry_many_messages_and_none_is_seen_twice(comm, device):
+    """A completed persistent request tests as complete for ever; the channel must not believe it."""
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    mailbox = Mailbox(mesh, forward_slots=2, backward_slots=2, payload_bytes=64, allocator=device)
+    total = 2000
+    expected = (0 if mesh.place.first else total) + (0 if mesh.place.last else total)
+    seen, sent, under_way = [], 0, 8
+    while len(seen) < expected or sent < total or mailbox.sending:
+        for feeds, skip in ((Kind.F, mesh.place.last), (Kind.B, mesh.place.first)):
+            if not skip and sent < total:
+                mailbox.send(feeds, torch.tensor([float(sent)]), step=0, microbatch=sent)
+        sent = min(total, sent + 1)
+        while True:
+            arrivals, _ = mailbox.poll()
+            for neighbour, arrival in arrivals:
+                assert arrival.tensor.item() == arrival.header.microbatch
+                seen.append((neighbour.feeds, arrival.header.microbatch))
+                mailbox.release(neighbour.feeds, arrival.slot)
+            if sent - len(seen) / max(1, expected / total) < under_way or len(seen) >= expected:
+                break
+    assert len(seen) == len(set(seen)) == expected
+    comm.Barrier()
+    assert mailbox.poll() == ([], [])
+    mailbox.free()
+    mesh.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_tensor_that_does_not_fit_the_slots_is_refused_with_both_sizes(comm, device):
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    mailbox = Mailbox(mesh, forward_slots=1, backward_slots=1, payload_bytes=64, allocator=device)
+    if not mesh.place.last:
+        with pytest.raises(ValueError, match=r"128 bytes .*64 bytes"):
+            mailbox.send(Kind.F, torch.zeros(32), step=0, microbatch=0)
+    mailbox.free()
+    mesh.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_facts_are_shared_and_collected_without_pickles(comm):
+    world = World(comm)
+    assert world.share({"dir": "a b/ü", "n": [1, 2]} if comm.rank == 0 else None) == {"dir": "a b/ü", "n": [1, 2]}
+    assert world.collect({"rank": comm.rank, "text": "x" * comm.rank}) == [
+        {"rank": r, "text": "x" * r} for r in range(comm.size)
+    ]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_mpi_error_raises_instead_of_ending_the_process(comm):
+    from mpi4py import MPI
+
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    for communicator in (mesh.world, mesh.forward, mesh.backward, mesh.replicas):
+        with pytest.raises(MPI.Exception):
+            communicator.Send([bytearray(1), MPI.BYTE], dest=10_000)
+    mesh.free()

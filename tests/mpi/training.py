@@ -1,0 +1,123 @@
+"""Help for tests that train: jobs of the quickstart's kind, runs on part of the ranks, and a reference without a pipeline."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from hpcpipe.data import TextBatches
+from hpcpipe.job import load_job
+from hpcpipe.models import build, gpt_layers, next_token_loss
+from hpcpipe.runtime import World
+from hpcpipe.train import Origin, train
+
+JOB = """
+[job]
+name = "test"
+steps = 20
+[model]
+kind = "gpt"
+layers = 4
+dim = 32
+heads = 4
+context = 32
+[data]
+kind = "text"
+path = "package:pydoc_data/topics.py"
+[batch]
+microbatches = 6
+microbatch_size = 2
+[optimizer]
+lr = 1e-3
+warmup = 5
+schedule = "cosine"
+"""
+
+
+def load(folder: Path, *overrides: str):
+    """Return the test job with some values changed."""
+    path = folder / "job.toml"
+    path.write_text(JOB)
+    return load_job(path, overrides)
+
+
+def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None):
+    """Train on the first ranks of `comm`; return (losses, parameters of this rank's stage), or None on the other ranks."""
+    job = load(folder, *overrides)
+    part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
+    result = None
+    if comm.rank < job.parallel.ranks:
+        world = World(part)
+        run_directory = Path(world.share(str(folder / f"run-{len(list(folder.iterdir()))}")))
+        run_directory.mkdir(exist_ok=True)
+        world.barrier()
+        ranks = []
+
+        def look(step, rank):
+            ranks.append(rank)
+            before_step(step, rank)
+
+        outcome = train(
+            job, world=world, run_directory=run_directory, origin=Origin(), quiet=True, before_step=look
+        )
+        assert outcome.exit_code == 0
+        world.barrier()
+        lines = (run_directory / "metrics.jsonl").read_text().splitlines()
+        losses = [json.loads(line)["loss"] for line in lines]
+        rank = ranks[-1]
+        result = losses, [p.detach().clone() for module in rank.modules for p in module.parameters()], rank
+    part.Free()
+    return result
+
+
+def reference(job):
+    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order."""
+    model, data, batch = job.model, job.data, job.batch
+    layers = gpt_layers(
+        layers=model.layers,
+        dim=model.dim,
+        heads=model.heads,
+        context=model.context,
+        vocab_size=model.vocab_size,
+        dropout=0.0,
+        seq_len=data.seq_len,
+    )
+    net = torch.nn.Sequential(*build(layers, range(len(layers)), seed=job.run.seed))
+    count = batch.microbatches * job.parallel.data
+    batches = TextBatches(
+        data.resolved_path,
+        seq_len=data.seq_len,
+        seed=data.seed,
+        microbatches=count,
+        microbatch_size=batch.microbatch_size,
+        replica=0,
+        replicas=1,
+    )
+    decayed = [p for p in net.parameters() if p.ndim >= 2]
+    others = [p for p in net.parameters() if p.ndim < 2]
+    settings = job.optimizer
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+    warm = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / settings.warmup, total_iters=settings.warmup - 1)
+    cool = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, job.run.steps - settings.warmup)
+    rates = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cool], [settings.warmup])
+    loss_of = partial(next_token_loss, tokens=count * batch.microbatch_size * data.seq_len)
+    losses = []
+    for step in range(job.run.steps):
+        batches.load(step)
+        optimizer.zero_grad()
+        total = 0.0
+        for microbatch in range(count):
+            loss = loss_of(net(batches.inputs(microbatch)), batches.targets(microbatch))
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+        optimizer.step()
+        rates.step()
+    return losses, net

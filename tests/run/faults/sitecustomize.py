@@ -1,0 +1,36 @@
+"""Loaded by every Python whose PYTHONPATH names this folder: breaks one rank's stage when HPCPIPE_TEST_FAULT asks for it.
+
+HPCPIPE_TEST_FAULT is "what:rank:step"; the moment of the fault is written to HPCPIPE_TEST_FAULT_TIME.
+"""
+
+import os
+
+if "HPCPIPE_TEST_FAULT" in os.environ and "PMI_RANK" in os.environ:
+    import ctypes
+    import signal
+    import sys
+    import time
+    from pathlib import Path
+
+    from hpcpipe.runtime.stage import Stage
+
+    what, rank, at_step = os.environ["HPCPIPE_TEST_FAULT"].split(":")
+    forward = Stage.forward
+
+    def faulty(self, step, microbatch, received):
+        """Run the forward, or fail."""
+        if os.environ["PMI_RANK"] == rank and step == int(at_step) and microbatch == 1:
+            Path(os.environ["HPCPIPE_TEST_FAULT_TIME"]).write_text(repr(time.time()))
+            if what == "raise":
+                raise ArithmeticError("this stage was told to fail")
+            if what == "exit":
+                sys.exit(3)
+            if what == "vanish":
+                os._exit(7)
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "segv":
+                ctypes.string_at(0)
+        return forward(self, step, microbatch, received)
+
+    Stage.forward = faulty

@@ -1,0 +1,90 @@
+"""One rank raises, exits or dies: every rank is gone within seconds, the user is told which and why, the log stays readable."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from command import FAULTS, QUICKSTART, hpcpipe, small
+from test_run_command import MPIEXEC
+
+RANK = 2
+END_WITHIN_S = 5.0
+
+
+def _environment(tmp_path, what):
+    return {
+        "PYTHONPATH": str(FAULTS),
+        "HPCPIPE_TEST_FAULT": f"{what}:{RANK}:3",
+        "HPCPIPE_TEST_FAULT_TIME": str(tmp_path / "when"),
+    }
+
+
+def _seconds_since_fault(tmp_path):
+    return time.time() - float((tmp_path / "when").read_text())
+
+
+@pytest.mark.parametrize("what", ["raise", "exit", "kill", "segv", "vanish"])
+def test_a_plain_run_ends_within_seconds_with_exit_code_4_and_the_rank_named(tmp_path, what):
+    process = hpcpipe(
+        "run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, what)
+    )
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+    assert process.returncode == 4, process.stderr
+    assert re.search(rf"rank {RANK}\b", process.stderr), process.stderr
+    if what == "raise":
+        assert "ArithmeticError: this stage was told to fail" in process.stderr
+        assert "in faulty" in process.stderr
+
+
+@pytest.mark.parametrize("what", ["raise", "kill"])
+def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
+    command = [MPIEXEC, "-n", "4", sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART), *small("job.steps=1000")]
+    process = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **_environment(tmp_path, what)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+    assert process.returncode != 0
+    if what == "raise":
+        assert process.returncode == 4
+        assert "ArithmeticError" in process.stderr
+
+
+@pytest.mark.parametrize("what", ["raise", "kill"])
+def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(tmp_path, what):
+    hpcpipe("run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, what))
+    process = hpcpipe("analyze", "runs/quickstart/latest", "--json", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
+    assert len(report["ranks"]) == 4
+    assert all(sum(rank["classes"].values()) == rank["wall_ns"] for rank in report["ranks"])
+    assert report["steps"][1] >= 1
+    if what == "kill":
+        assert report["gaps"]
+
+
+def test_no_rank_is_left_behind(tmp_path):
+    hpcpipe("run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, "kill"))
+    ranks = json.loads(next((tmp_path / "runs" / "quickstart").glob("*/ranks.json")).read_text())
+    deadline = time.monotonic() + END_WITHIN_S
+    alive = {rank["pid"] for rank in ranks}
+    while alive and time.monotonic() < deadline:
+        alive = {pid for pid in alive if _alive(pid)}
+    assert not alive
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
