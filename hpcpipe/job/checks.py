@@ -1,12 +1,12 @@
 """What several values of a job, or a value and the machine, must satisfy together: one small function a rule.
 
-Each names the values it looks at and is left out where one of them is wrong by itself, so that one cause gives one fault.
+Each names the values it looks at and is left out where one of them is wrong by itself, so one cause gives one fault.
 """
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hpcpipe.job.datafile import PACKAGE, NoSuchPackage
+from hpcpipe.job.datafile import PACKAGE, NoSuchPackageError
 from hpcpipe.job.faults import Path, Problem
 from hpcpipe.job.schema import Job, Optimizer
 from hpcpipe.job.words import listing, show
@@ -36,10 +36,11 @@ def needs(*keys: str) -> Callable[[Rule], Rule]:
 
 
 @needs("parallel.pipeline", "parallel.data", "parallel.tensor")
-def the_mesh_has_as_many_places_as_there_are_ranks(job: Job, ranks: int | None) -> Iterator[Problem]:
+def _the_mesh_has_as_many_places_as_there_are_ranks(job: Job, ranks: int | None) -> Iterator[Problem]:
     mesh = job.parallel
     if ranks is None or ranks == mesh.ranks:
         return
+    there, needed = f"{'is' if ranks == 1 else 'are'} {ranks}", _count(mesh.ranks, "rank")
     product = f"pipeline {mesh.pipeline} x data {mesh.data} x tensor {mesh.tensor}"
     stages = mesh.pipeline * mesh.tensor
     if ranks % stages == 0:
@@ -50,35 +51,35 @@ def the_mesh_has_as_many_places_as_there_are_ranks(job: Job, ranks: int | None) 
         other = f"a pipeline x data of {ranks} ({ranks} is not a multiple of {stages})"
     yield Problem(
         ("parallel", "pipeline"),
-        f"[parallel] needs {mesh.ranks} {_ranks(mesh.ranks)} ({product}), but there {'is' if ranks == 1 else 'are'} {ranks}",
-        f"start {mesh.ranks} {_ranks(mesh.ranks)}, or set {other}",
+        f"[parallel] needs {needed} ({product}), but there {there}",
+        f"start {needed}, or set {other}",
     )
 
 
 @needs("parallel.pipeline", "model.layers")
-def every_stage_has_a_layer(job: Job, _: int | None) -> Iterator[Problem]:
+def _every_stage_has_a_layer(job: Job, _: int | None) -> Iterator[Problem]:
     stages, layers = job.parallel.pipeline, job.model.layers
     if stages > layers:
         yield Problem(
             ("parallel", "pipeline"),
-            f"pipeline = {stages} stages cannot each hold one of the model's {layers} {'layer' if layers == 1 else 'layers'}",
+            f"pipeline = {stages} stages cannot each hold one of the model's {_count(layers, 'layer')}",
             f"set pipeline to at most {layers}, or [model] layers to at least {stages}",
         )
 
 
 @needs("parallel.split", "parallel.pipeline")
-def the_split_has_an_entry_for_every_stage(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_split_has_an_entry_for_every_stage(job: Job, _: int | None) -> Iterator[Problem]:
     split, stages = job.parallel.split, job.parallel.pipeline
     if isinstance(split, tuple) and len(split) != stages:
         yield Problem(
             ("parallel", "split"),
-            f"split lists {len(split)} {_stages(len(split))}, but pipeline = {stages}",
-            f'list {stages} {"number" if stages == 1 else "numbers"}, set pipeline = {len(split)}, or write split = "auto"',
+            f"split lists {_count(len(split), 'stage')}, but pipeline = {stages}",
+            f'list {_count(stages, "number")}, set pipeline = {len(split)}, or write split = "auto"',
         )
 
 
 @needs("parallel.split", "model.layers")
-def the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Problem]:
     split, layers = job.parallel.split, job.model.layers
     if isinstance(split, tuple) and sum(split) != layers:
         yield Problem(
@@ -89,7 +90,7 @@ def the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Probl
 
 
 @needs("data.seq_len", "model.context")
-def a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
+def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
     length, context = job.data.seq_len, job.model.context
     if length > context:
         yield Problem(
@@ -100,7 +101,7 @@ def a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Proble
 
 
 @needs("model.dim", "model.heads")
-def the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
     dim, heads = job.model.dim, job.model.heads
     if dim % heads:
         fitting = sorted({max(heads, dim - dim % heads), dim - dim % heads + heads})
@@ -112,38 +113,38 @@ def the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
 
 
 @needs("data.kind", "model.vocab_size")
-def every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Problem]:
-    if job.data.kind == "text" and job.model.vocab_size < BYTE_VALUES:
+def _every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Problem]:
+    if job.model.vocab_size < BYTE_VALUES:
         yield Problem(
             ("model", "vocab_size"),
-            f"vocab_size = {job.model.vocab_size} is too small for text, whose tokens are the {BYTE_VALUES} bytes",
+            f"vocab_size = {job.model.vocab_size} is too small for kind = {show(job.data.kind)}, whose tokens are the {BYTE_VALUES} bytes",
             f"set vocab_size = {BYTE_VALUES} or leave it out",
         )
 
 
 @needs("schedule.in_flight", "parallel.pipeline")
-def the_caps_have_an_entry_for_every_stage(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_caps_have_an_entry_for_every_stage(job: Job, _: int | None) -> Iterator[Problem]:
     caps, stages = job.schedule.in_flight, job.parallel.pipeline
     if isinstance(caps, tuple) and len(caps) != stages:
         yield Problem(
             ("schedule", "in_flight"),
-            f"in_flight lists {len(caps)} {_stages(len(caps))}, but pipeline = {stages}",
+            f"in_flight lists {_count(len(caps), 'stage')}, but pipeline = {stages}",
             f'list {stages} caps, the first stage first, or write in_flight = "equal-memory"',
         )
 
 
 @needs("schedule.dispatch", "schedule.hint")
-def only_an_order_can_be_waited_for(job: Job, _: int | None) -> Iterator[Problem]:
+def _only_an_order_can_be_waited_for(job: Job, _: int | None) -> Iterator[Problem]:
     if job.schedule.dispatch == "fixed" and job.schedule.hint == "bf":
         yield Problem(
             ("schedule", "dispatch"),
-            'dispatch = "fixed" waits for the next task of an order, but hint = "bf" is a rule that only ranks what is ready',
+            'dispatch = "fixed" waits for the next task of an order, but hint = "bf" is no order: it ranks what is ready',
             'set hint = "1f1b", or dispatch = "ready"',
         )
 
 
 @needs("optimizer.name", "optimizer.betas", "optimizer.eps", "optimizer.momentum")
-def every_setting_of_the_optimizer_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
+def _every_setting_of_the_optimizer_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
     used = {"adamw": ("betas", "eps"), "sgd": ("momentum",)}
     name = job.optimizer.name
     for other, keys in used.items():
@@ -158,7 +159,7 @@ def every_setting_of_the_optimizer_has_an_effect(job: Job, _: int | None) -> Ite
 
 
 @needs("data.path")
-def the_data_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_data_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
     where = ("data", "path")
     try:
         path = job.data.resolved_path
@@ -175,7 +176,7 @@ def the_data_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
                 empty = not file.read(1)
             if empty:
                 yield Problem(where, f"the data file {path} is empty", "name a file with text in it")
-    except NoSuchPackage as error:
+    except NoSuchPackageError as error:
         yield Problem(where, str(error), "install the package, or name a file")
     except OSError as error:
         yield Problem(
@@ -184,24 +185,20 @@ def the_data_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
 
 
 @needs("data.path", "data.seq_len")
-def the_data_holds_a_sequence(job: Job, _: int | None) -> Iterator[Problem]:
+def _the_data_holds_a_sequence(job: Job, _: int | None) -> Iterator[Problem]:
     try:
         path = job.data.resolved_path
         size = path.stat().st_size if path.is_file() else 0
-    except (OSError, NoSuchPackage):
+    except (OSError, NoSuchPackageError):
         return
     wanted = job.data.seq_len + 1
     if 0 < size < wanted:
         yield Problem(
             ("data", "path"),
-            f"{path} holds {size} {'token' if size == 1 else 'tokens'}, but one sequence needs {wanted} (seq_len + 1, for the last target)",
+            f"{path} holds {_count(size, 'token')}, but one sequence needs seq_len + 1 = {wanted}",
             f"name a longer file, or set seq_len to at most {size - 1}" if size > 1 else "name a longer file",
         )
 
 
-def _ranks(number: int) -> str:
-    return "rank" if number == 1 else "ranks"
-
-
-def _stages(number: int) -> str:
-    return "stage" if number == 1 else "stages"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = "package:"
 
 
-class NoSuchPackage(LookupError):
+class NoSuchPackageError(LookupError):
     """The package of a `package:` path is not installed, or the path is not of that form."""
 
 
@@ -18,14 +18,14 @@ def resolve(text: str, *, folder: Path) -> Path:
 
     Raises
     ------
-    NoSuchPackage
+    NoSuchPackageError
         The text starts with `package:` and names no installed package.
     """
     if not text.startswith(PACKAGE):
         return (folder / Path(text).expanduser()).absolute()
     package, _, inside = text.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier() or not inside or ".." in Path(inside).parts or inside.startswith("/"):
-        raise NoSuchPackage(
+        raise NoSuchPackageError(
             f'{text!r} does not have the form "package:PKG/FILE" with a top-level package and a path inside it'
         )
     try:
@@ -33,9 +33,9 @@ def resolve(text: str, *, folder: Path) -> Path:
     except (ImportError, ValueError):
         spec = None
     if spec is None:
-        raise NoSuchPackage(f"no package named {package} is installed in this Python")
+        raise NoSuchPackageError(f"no package named {package} is installed in this Python")
     folders = [Path(location) for location in spec.submodule_search_locations or ()]
     if not folders:
-        raise NoSuchPackage(f"{package} is a single module, not a package with files")
+        raise NoSuchPackageError(f"{package} is a single module, not a package with files")
     candidates = [location / inside for location in folders]
     return next((c for c in candidates if c.exists()), candidates[0]).absolute()

@@ -59,7 +59,9 @@ def explain_value(table: str, section: type[Section], error: ErrorDetails) -> Pr
         near = nearest(value, known) if isinstance(value, str) else None
         quoted = listing([show(word) for word in known], "or")
         if isinstance(value, str):
-            hint = f"did you mean {show(near)}? it must be {quoted}" if near else f"it must be {quoted}"
+            hint = (
+                f"did you mean {show(near)}? it must be {quoted}" if near and len(known) > 1 else f"it must be {quoted}"
+            )
             return Problem(path, f"{name} = {show(value)} is not known", hint)
         return Problem(path, f"{name} must be {quoted}, got {describe(value)}", example)
     if kind in BOUNDS:
@@ -146,7 +148,7 @@ def not_a_table(table: str, value: object) -> Problem:
 
 
 def _unquoted(name: str, value: object, kind: str) -> str:
-    """Return the cure of a number or boolean in quotes, of a whole number with a point, and of a word without quotes."""
+    """Return the cure of a number in quotes, of a whole number with a point, or of a text without quotes."""
     if isinstance(value, str):
         bare = value.strip().lower()
         if kind == "bool_type" and bare in ("true", "false"):

@@ -98,7 +98,7 @@ class _Reading:
         return problem._replace(path=(self.written.get(str(table), table), *rest))
 
     def _tables(self, values: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | None]:
-        """Return the values of each table, None where it has none that can be used; read a misspelt table all the same."""
+        """Return the values of each table, None where none can be used; a misspelt table is read all the same."""
         found: dict[str, Mapping[str, Any] | None] = {}
         for name, value in values.items():
             if name in TABLES:

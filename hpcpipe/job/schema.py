@@ -53,7 +53,7 @@ class Data(Section):
 
     kind: Literal["text"] = Field(description="kind of data", examples=["text"])
     path: FileText = Field(
-        description='file, relative to the job file\'s folder, or "package:PKG/FILE" for a file of an installed package',
+        description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
         examples=["corpus.txt"],
     )
     seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])

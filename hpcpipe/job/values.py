@@ -100,6 +100,7 @@ def _betas(value: Any) -> tuple[float, float]:
 
 
 def folder_name(value: str) -> str:
+    """Refuse what cannot be the name of a folder."""
     if (
         not value
         or value in (".", "..")
@@ -115,6 +116,7 @@ def folder_name(value: str) -> str:
 
 
 def tensor(value: int) -> int:
+    """Refuse tensor slices."""
     if value > 1:
         raise wrong(
             f"must be 1, got {value}", "stages are not cut into tensor slices; use pipeline and data for more ranks"
@@ -130,6 +132,7 @@ def text(value: Any) -> Any:
 
 
 def to_path(value: Any) -> Any:
+    """Turn text into a path, `~` included; anything else is left to the type check."""
     checked = text(value)
     return Path(checked).expanduser() if isinstance(checked, str) else checked
 

@@ -1,0 +1,118 @@
+"""The command `hpcpipe`: a group whose subcommands are imported when they are called, so that `--help` stays quick.
+
+It must not import what a command needs, and least of all MPI or torch.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+EXIT_INTERNAL, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 1, 3, 130
+
+COMMANDS = {
+    "run": ("hpcpipe.cli.run:run", "Train the model that JOB.toml describes."),
+    "validate": ("hpcpipe.cli.validate:validate", "Check JOB.toml and report every fault at once."),
+    "analyze": ("hpcpipe.cli.analyze:analyze", "Say where the time of a run went."),
+    "doctor": ("hpcpipe.cli.doctor:doctor", "Check MPI, Slurm and the file system, and say what to do."),
+}
+"""What each command is imported from, and its line in `--help`, so that listing the commands imports none."""
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for, and turns what escapes from it into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands in the order in which users meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was meant."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            ctx.fail(f"no such command {name!r}; {_advice(name)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run the command line; a traceback is shown only under `--debug`."""
+        words = list(sys.argv[1:] if args is None else args)
+        try:
+            return super().main(words, *rest, **extra)
+        except Exception as error:
+            if "--debug" in words[: _command_index(words)]:
+                raise
+            _explain(error)
+
+
+def _explain(error: Exception) -> None:
+    """Say what went wrong without a traceback and leave with the exit code that fits."""
+    if isinstance(error, ImportError) and not (error.name or "").startswith("hpcpipe."):
+        click.echo(f"hpcpipe: {error}", err=True)
+        click.echo("hpcpipe: `hpcpipe doctor` says what this environment lacks", err=True)
+        sys.exit(EXIT_ENVIRONMENT)
+    click.echo(f"hpcpipe: internal error: {type(error).__name__}: {error}", err=True)
+    click.echo("hpcpipe: `hpcpipe --debug COMMAND …` shows where; please report it with that output", err=True)
+    sys.exit(EXIT_INTERNAL)
+
+
+def _command_index(words: Sequence[str]) -> int:
+    return next((index for index, word in enumerate(words) if word in COMMANDS), len(words))
+
+
+def _advice(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if name.endswith(".toml"):
+        return f"to train it: hpcpipe run {name}"
+    return f"there are {', '.join(COMMANDS)}"
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"hpcpipe {version('hpcpipe')}")
+        ctx.exit()
+
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done                    4  a rank failed
+  1  internal error          5  the training diverged
+  2  wrong input             6  a hang was found
+  3  the environment does    75 stopped by a signal
+     not fit                    after a checkpoint
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_CODES,
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Train models cut into pipeline stages over MPI, doing first what is ready first."""
+    del debug

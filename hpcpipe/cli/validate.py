@@ -1,0 +1,51 @@
+"""`hpcpipe validate`: every fault of a job file at once, for people or as one JSON document."""
+
+import sys
+from pathlib import Path
+
+import click
+
+EXIT_INPUT = 2
+
+
+EXAMPLES = """\b
+Examples:
+  hpcpipe validate jobs/quickstart.toml
+  hpcpipe validate job.toml --set parallel.pipeline=8 --ranks 16 --json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Change one value; repeatable.")
+@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Check also that the job wants this many ranks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_json: bool) -> None:
+    """Check JOB.toml and report every fault at once, each with its line and column."""
+    from hpcpipe.job import JobError, load_job
+
+    try:
+        job = load_job(job_file, overrides, ranks=ranks)
+    except JobError as error:
+        if as_json:
+            _print_json([fault.to_json() for fault in error.faults])
+        else:
+            from hpcpipe.cli.faults import print_faults
+
+            print_faults(error.faults)
+        sys.exit(EXIT_INPUT)
+    if as_json:
+        _print_json([])
+    else:
+        mesh = job.parallel
+        sizes = f"pipeline {mesh.pipeline} x data {mesh.data} x tensor {mesh.tensor}"
+        click.echo(
+            f"{job_file}: valid; {mesh.ranks} {'rank' if mesh.ranks == 1 else 'ranks'} ({sizes}), {job.run.steps} steps"
+        )
+
+
+def _print_json(faults: list[dict[str, str | int]]) -> None:
+    import json
+
+    document = {"format": "hpcpipe-validate", "schema_version": "1.0.0", "ok": not faults, "faults": faults}
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -1,0 +1,142 @@
+"""What launcher and batch system say in environment variables; the only reader of SLURM_*, PMI*, PMIX_* and OMPI_*.
+
+It must not start or import MPI: whether the ranks really form one world is found later, by comparing sizes.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LAUNCHER_PREFIXES = (
+    "HYDI_",
+    "HYDRA_",
+    "MPI_LOCAL",
+    "OMPI_",
+    "PALS_",
+    "PMIX_",
+    "PMI_",
+    "PMI2_",
+    "PRTE_",
+    "SLURM_PMI",
+)
+STEP_VARIABLES = (
+    "SLURM_GTIDS",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_LOCALID",
+    "SLURM_MPI_TYPE",
+    "SLURM_NODEID",
+    "SLURM_PROCID",
+    "SLURM_SRUN_COMM_HOST",
+    "SLURM_SRUN_COMM_PORT",
+    "SLURM_STEPID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_TASK_PID",
+)
+SHELL_STEPS = ("4294967290", "4294967291")
+"""Slurm's numbers for the shell of an allocation and for the script of a batch job."""
+
+SETTINGS = ("OMPI_MCA_", "OMPI_ALLOW_RUN_AS_ROOT", "PMIX_MCA_", "PRTE_MCA_")
+"""What starts like a launcher's variable but is the user's own wish, which child processes keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The place that a launcher gave to this process; `local_rank` is None where the launcher does not tell."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    name: str
+    rank: str
+    size: str
+    local_rank: tuple[str, ...]
+
+
+# The launcher's own variables come before Slurm's: under mpiexec inside an allocation both are there, and srun that
+# serves PMI sets both as well, with the same numbers.
+_LAUNCHERS = (
+    _Launcher("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
+    _Launcher("mpich", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID")),
+    _Launcher("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_LOCALID",)),
+)
+
+
+def world(environ: Mapping[str, str] | None = None) -> World | None:
+    """Return the place that a launcher gave to this process, or None if it was started plainly.
+
+    The script of a batch job, and a shell in an allocation, count as started plainly: nobody gave them a rank.
+    """
+    environ = os.environ if environ is None else environ
+    step = _slurm_place(environ)
+    for launcher in _LAUNCHERS:
+        rank, size = _number(environ, launcher.rank), _number(environ, launcher.size)
+        if rank is None or size is None or (launcher.name == "slurm" and step is None):
+            continue
+        served_by_slurm = launcher.name == "mpich" and step == (rank, size)
+        names = (*launcher.local_rank, "SLURM_LOCALID") if served_by_slurm else launcher.local_rank
+        local_rank = next((n for name in names if (n := _number(environ, name)) is not None), None)
+        return World("slurm" if served_by_slurm else launcher.name, rank, size, local_rank)
+    return None
+
+
+def job_id(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the batch job's id, `12345`, or `12345_7` for an element of an array."""
+    environ = os.environ if environ is None else environ
+    array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and element:
+        return f"{array}_{element}"
+    return environ.get("SLURM_JOB_ID") or None
+
+
+def restart_count(environ: Mapping[str, str] | None = None) -> int:
+    """Return how often the batch system has restarted this job."""
+    environ = os.environ if environ is None else environ
+    return _number(environ, "SLURM_RESTART_COUNT") or 0
+
+
+def slurm_step_tasks(environ: Mapping[str, str] | None = None) -> int | None:
+    """Return how many tasks the Slurm step of this process has, or None outside a step."""
+    environ = os.environ if environ is None else environ
+    step = _slurm_place(environ)
+    return step[1] if step is not None else None
+
+
+def slurm_allocation_tasks(environ: Mapping[str, str] | None = None) -> int | None:
+    """Return how many tasks the Slurm allocation was asked for, or None where Slurm does not say."""
+    environ = os.environ if environ is None else environ
+    return _number(environ, "SLURM_NTASKS") or _number(environ, "SLURM_NPROCS")
+
+
+def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment in which a child process that starts MPI is a world of its own.
+
+    With the launcher's variables left in, such a child would answer to the parent's launcher in the parent's place and
+    end the whole job.
+    """
+    environ = os.environ if environ is None else environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(SETTINGS) or not (name.startswith(LAUNCHER_PREFIXES) or name in STEP_VARIABLES)
+    }
+
+
+def _slurm_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return rank and size in an srun step.
+
+    A batch script and the shell of an allocation are steps with a rank too, but nobody meant it.
+    """
+    rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
+    shell = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "")) in SHELL_STEPS
+    return None if rank is None or size is None or shell else (rank, size)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    value = environ.get(name, "").strip()
+    return int(value) if value.isdecimal() else None
