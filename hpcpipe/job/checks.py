@@ -117,7 +117,7 @@ def _every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Probl
     if job.model.vocab_size < BYTE_VALUES:
         yield Problem(
             ("model", "vocab_size"),
-            f"vocab_size = {job.model.vocab_size} is too small for kind = {show(job.data.kind)}, whose tokens are the {BYTE_VALUES} bytes",
+            f"vocab_size = {job.model.vocab_size} is too small: the tokens of a text are {BYTE_VALUES} bytes",
             f"set vocab_size = {BYTE_VALUES} or leave it out",
         )
 
@@ -138,7 +138,7 @@ def _only_an_order_can_be_waited_for(job: Job, _: int | None) -> Iterator[Proble
     if job.schedule.dispatch == "fixed" and job.schedule.hint == "bf":
         yield Problem(
             ("schedule", "dispatch"),
-            'dispatch = "fixed" waits for the next task of an order, but hint = "bf" is no order: it ranks what is ready',
+            'dispatch = "fixed" waits for the next task of an order, but hint = "bf" is none: it ranks what is ready',
             'set hint = "1f1b", or dispatch = "ready"',
         )
 

@@ -1,0 +1,184 @@
+"""Start a job's ranks with mpiexec, stay until they end, and say how they ended by exit code and one sentence.
+
+It must not know what the ranks do; they tell through files in the run directory (verdict.py).
+"""
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from hpcpipe.cluster import mpiexec as launcher
+from hpcpipe.cluster.output import BannerFilter, Pump
+from hpcpipe.cluster.verdict import Ended, judge, read_ranks
+
+EXIT_ENVIRONMENT = 3
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1
+
+
+def launch(command: Sequence[str], ranks: int, run_dir: Path, env: Mapping[str, str] | None = None) -> int:
+    """Run a command on so many ranks and return the exit code of the run.
+
+    Parameters
+    ----------
+    run_dir
+        Where the ranks write `ranks.json` and `failures/`; what an earlier run left there is removed.
+    env
+        Variables to set for the ranks besides the present ones.
+    """
+    mpiexec = launcher.find_mpiexec()
+    if mpiexec is None:
+        _say(launcher.MISSING)
+        return EXIT_ENVIRONMENT
+    _forget_earlier_run(run_dir)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    try:
+        process = subprocess.Popen(
+            mpiexec.command(command, ranks),
+            env=mpiexec.environment() | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C reaches us alone, and the launcher once, from us
+            preexec_fn=_end_with_parent(),  # noqa: PLW1509 - no thread has been started yet
+        )
+    except OSError as error:
+        _say(f"{mpiexec.path} cannot be started: {error.strerror or error}")
+        return EXIT_ENVIRONMENT
+    code, sentence = judge(_attend(process, run_dir, hydra=mpiexec.vendor == "mpich"), run_dir)
+    if sentence:
+        _say(sentence)
+    return code
+
+
+def _attend(process: "subprocess.Popen[bytes]", run_dir: Path, *, hydra: bool) -> Ended:
+    """Pass on output and signals until the launcher ends."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    pumps = [
+        Pump(process.stdout.fileno(), 1, BannerFilter() if hydra else None),
+        Pump(process.stderr.fileno(), 2, BannerFilter() if hydra else None),
+    ]
+    watch = DeathWatch(run_dir)
+    for thread in (*pumps, watch):
+        thread.start()
+    with _signals_forwarded(process) as received:
+        returncode = process.wait()
+    watch.close()
+    for pump in pumps:  # a rank that outlives its launcher may keep the pipe open
+        pump.join(timeout=5)
+    interrupted = received[0] if received else None
+    said = "\n".join(pump.said for pump in pumps)
+    return Ended(returncode, said, watch.deaths, interrupted, read_ranks(run_dir))
+
+
+class DeathWatch(threading.Thread):
+    """Notes the order in which the ranks of this host die: `deaths`. Linux 5.3 or newer; elsewhere it stays empty."""
+
+    LOOK_EVERY_S = 0.05
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(name="hpcpipe-deaths", daemon=True)
+        self.deaths: list[int] = []
+        self._run_dir = run_dir
+        self._closing = threading.Event()
+        self._wake, self._waker = os.pipe()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closing.set()
+        os.write(self._waker, b"x")
+        self.join()
+        os.close(self._wake)
+        os.close(self._waker)
+
+    def run(self) -> None:
+        """Wait for the ranks to introduce themselves, then for their deaths."""
+        while not (ranks := read_ranks(self._run_dir)):
+            if self._closing.wait(self.LOOK_EVERY_S):
+                return
+        here = socket.gethostname().partition(".")[0]
+        poll, watched = select.poll(), {}
+        poll.register(self._wake, select.POLLIN)
+        for entry in ranks:
+            pid, rank, host = entry.get("pid"), entry.get("rank"), str(entry.get("host")).partition(".")[0]
+            if host != here or not isinstance(pid, int) or not isinstance(rank, int):
+                continue
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self.deaths.append(rank)
+            except (AttributeError, OSError):
+                continue
+            else:
+                watched[descriptor] = rank
+                poll.register(descriptor, select.POLLIN)
+        while watched and not self._closing.is_set():
+            for descriptor, _ in poll.poll():
+                if descriptor in watched:
+                    self.deaths.append(watched.pop(descriptor))
+                    poll.unregister(descriptor)
+                    os.close(descriptor)
+        for descriptor in watched:
+            os.close(descriptor)
+
+
+@contextmanager
+def _signals_forwarded(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """Hand signals on to the launcher, the second one as SIGKILL; yield the list of those that came."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def forward(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        with suppress(ProcessLookupError):
+            if len(received) == 1:
+                process.send_signal(number)
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    earlier = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        yield received
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """Return what a child calls before it becomes mpiexec, so that it is ended when we die without a word."""
+    parent = os.getpid()
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (AttributeError, OSError):  # not Linux
+        return lambda: None
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
+
+
+def _forget_earlier_run(run_dir: Path) -> None:
+    for path in (run_dir / "ranks.json", *(run_dir / "failures").glob("rank_*.json")):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _say(sentence: str) -> None:
+    print(f"hpcpipe: {sentence}", file=sys.stderr, flush=True)
