@@ -100,17 +100,16 @@ def restart_count(environ: Mapping[str, str] | None = None) -> int:
     return _number(environ, "SLURM_RESTART_COUNT") or 0
 
 
-def slurm_step_tasks(environ: Mapping[str, str] | None = None) -> int | None:
-    """Return how many tasks the Slurm step of this process has, or None outside a step."""
-    environ = os.environ if environ is None else environ
-    step = _slurm_place(environ)
-    return step[1] if step is not None else None
-
-
 def slurm_allocation_tasks(environ: Mapping[str, str] | None = None) -> int | None:
     """Return how many tasks the Slurm allocation was asked for, or None where Slurm does not say."""
     environ = os.environ if environ is None else environ
     return _number(environ, "SLURM_NTASKS") or _number(environ, "SLURM_NPROCS")
+
+
+def slurm_cpus_per_task(environ: Mapping[str, str] | None = None) -> int | None:
+    """Return how many cores each task was asked for, or None where Slurm does not say."""
+    environ = os.environ if environ is None else environ
+    return _number(environ, "SLURM_CPUS_PER_TASK")
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,0 +1,70 @@
+"""`hpcpipe doctor`: does this environment fit, and if not, what to do; for people or as one JSON document."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpcpipe.cluster.doctor import Check
+
+EXIT_ENVIRONMENT = 3
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+
+EXAMPLES = """\b
+Examples:
+  hpcpipe doctor
+  srun -n 4 hpcpipe doctor     looks at the launcher's ranks too; rank 0 reports
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where runs will be written.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def doctor(run_dir: Path, as_json: bool) -> None:
+    """Check MPI, the launcher, GPUs, files and the clock, and say what to do."""
+    from hpcpipe.cluster.doctor import join_launcher_world, run_checks
+    from hpcpipe.cluster.environment import world
+
+    given = world()
+    joined = join_launcher_world()
+    if given is not None and given.rank != 0:
+        sys.exit(EXIT_ENVIRONMENT if joined is None or joined.get("size") != given.size else 0)
+    checks = run_checks(run_dir, joined=joined)
+    ok = all(check.status != "fail" for check in checks)
+    if as_json:
+        _print_json(checks, ok=ok)
+    else:
+        _print_report(checks)
+    sys.exit(0 if ok else EXIT_ENVIRONMENT)
+
+
+def _print_json(checks: "list[Check]", *, ok: bool) -> None:
+    import json
+
+    entries = [check.to_json() for check in checks]
+    document = {"format": "hpcpipe-doctor", "schema_version": "1.0.0", "ok": ok, "checks": entries}
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _print_report(checks: "list[Check]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        detail = Text(check.detail)
+        if check.hint:
+            detail.append(f"\n→ {check.hint}", style="cyan" if check.status in ("warn", "fail") else "dim")
+        table.add_row(Text(check.status.upper(), style=COLOURS[check.status]), check.name, detail)
+    console.print(table)
+    counts = {status: sum(check.status == status for check in checks) for status in COLOURS}
+    words = {"pass": "passed", "warn": "to look at", "fail": "failed", "skip": "left out"}
+    summary = ", ".join(f"{number} {words[status]}" for status, number in counts.items() if number)
+    console.print(Text(f"\n{summary}", style="bold red" if counts["fail"] else "bold"))

@@ -1,0 +1,168 @@
+"""The looks that may crash or hang, each made in a child process: `python -m hpcpipe.cluster.probes NAME` prints JSON.
+
+It says what is, never whether that is good; doctor.py judges.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def libraries() -> dict[str, Any]:
+    """Import what a run needs besides MPI."""
+    from importlib import import_module
+
+    found: dict[str, Any] = {}
+    for name in ("numpy", "h5py", "torch"):
+        try:
+            module = import_module(name)
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+        else:
+            found[name] = {"version": str(module.__version__)}
+            if name == "h5py":
+                found[name]["hdf5"] = module.version.hdf5_version
+            if name == "torch":
+                found[name] |= {"threads": module.get_num_threads(), "gpus": module.cuda.device_count()}
+    return found
+
+
+def mpi() -> dict[str, Any]:
+    """Start MPI in this process alone and ask what it is and what it can."""
+    import ctypes
+
+    from mpi4py import MPI
+
+    library = ctypes.CDLL(MPI.__file__)
+    answers = {}
+    for function in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
+        try:
+            answers[function] = int(getattr(library, function)())
+        except AttributeError:
+            continue
+    info = MPI.COMM_WORLD.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")
+    info.Free()
+    levels = {
+        MPI.THREAD_SINGLE: "SINGLE",
+        MPI.THREAD_FUNNELED: "FUNNELED",
+        MPI.THREAD_SERIALIZED: "SERIALIZED",
+        MPI.THREAD_MULTIPLE: "MULTIPLE",
+    }
+    return {
+        "library": " ".join(MPI.Get_library_version().splitlines()[0].split()),
+        "vendor": MPI.get_vendor()[0],
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "thread_level": levels[MPI.Query_thread()],
+        "mpi4py": __import__("mpi4py").__version__,
+        "path": _path_of(library, "MPI_Init"),
+        "queries": answers,
+        "memory_kinds": kinds or "",
+        "gtl": _maps_hold("libmpi_gtl_"),
+    }
+
+
+def native() -> dict[str, Any]:
+    """Import the native module, which refuses an MPI that is not the one it was built for."""
+    from hpcpipe.collective import build_config
+
+    return {name: str(value) for name, value in dict(build_config()).items()}
+
+
+def world() -> dict[str, Any]:
+    """Join the world that this process's launcher offers."""
+    from mpi4py import MPI
+
+    return {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size}
+
+
+def hello() -> dict[str, Any]:
+    """Meet the other ranks: every rank adds 1."""
+    from mpi4py import MPI
+
+    return {"size": MPI.COMM_WORLD.size, "sum": MPI.COMM_WORLD.allreduce(1)}
+
+
+def files(folder: str) -> dict[str, Any]:
+    """Do in a folder what a run does there: follow a log while it is written, and rename a synced file."""
+    import subprocess
+    import tempfile
+
+    import h5py
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(prefix=".hpcpipe-doctor-", dir=folder) as name:
+        path, result = Path(name) / "log.h5", {}
+        with h5py.File(path, "x", libver=("v110", "v110")) as log:
+            rows = log.create_dataset("rows", shape=(0,), maxshape=(None,), chunks=(8192,), dtype="i8")
+            log.swmr_mode = True
+            rows.resize((3,))
+            rows[:] = np.arange(3)
+            rows.flush()
+            reader = [sys.executable, "-m", "hpcpipe.cluster.probes", "follow", str(path)]
+            seen = subprocess.run(reader, capture_output=True, text=True, timeout=15, check=False)
+            result["follow"] = json.loads(seen.stdout)["rows"] if seen.returncode == 0 else _last_line(seen.stderr)
+        synced = Path(name) / "whole.partial"
+        with synced.open("wb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+        synced.rename(Path(name) / "whole")
+    return result
+
+
+def follow(path: str) -> dict[str, Any]:
+    """Read a log whose writer still has it open."""
+    import h5py
+
+    with h5py.File(path, "r", libver="latest", swmr=True) as log:
+        return {"rows": log["rows"][:].tolist()}
+
+
+PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+    probe.__name__: probe for probe in (libraries, mpi, native, world, hello, files, follow)
+}
+
+
+def _path_of(library: Any, symbol: str) -> str:
+    """Return the file that holds a C function of a loaded library."""
+    import ctypes
+
+    class Info(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("symbol", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    info = Info()
+    try:
+        dladdr = ctypes.CDLL(None).dladdr
+        found = dladdr(ctypes.cast(getattr(library, symbol), ctypes.c_void_p), ctypes.byref(info))
+    except (AttributeError, OSError):
+        return ""
+    return info.file.decode(errors="replace") if found and info.file else ""
+
+
+def _maps_hold(text: str) -> bool:
+    try:
+        return text in Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(PROBES[sys.argv[1]](*sys.argv[2:])), flush=True)
+    except Exception as trouble:
+        print(json.dumps({"error": f"{type(trouble).__name__}: {trouble}"}), flush=True)
+        sys.exit(1)
