@@ -8,6 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -58,3 +59,53 @@ $(VENV)/.ready: $(DONE)/tools $(NATIVE_BUILD_FILES)
 	$(SAY) "building the native module and installing hpcpipe (editable)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev]'
 	@touch $@
+
+.PHONY: demo
+demo: venv ## train a small GPT on 4 ranks and account for its time (the quickstart job)
+	$(SAY) "running jobs/quickstart.toml"
+	@$(BIN)/hpcpipe run jobs/quickstart.toml
+
+.PHONY: test
+test: test-unit test-run test-mpi ## all tests: unit, whole runs, and under mpiexec on 2, 3 and 4 ranks
+
+.PHONY: test-unit
+test-unit: venv ## tests of the parts, in one process
+	$(SAY) "unit tests"
+	@$(BIN)/python -m pytest -q tests/unit
+
+.PHONY: test-run
+test-run: venv ## tests that start real runs
+	$(SAY) "tests of whole runs"
+	@$(BIN)/python -m pytest -q tests/run
+
+PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
+
+.PHONY: test-mpi
+test-mpi: venv ## tests between ranks; tests/mpi/launch limits each run from outside
+	$(SAY) "tests on 2 ranks"
+	@tests/mpi/launch 2 $(PYTEST_MPI) tests/mpi
+	$(SAY) "tests of the native module on 3 ranks"
+	@tests/mpi/launch 3 $(PYTEST_MPI) $(wildcard tests/mpi/test_native_*.py)
+	$(SAY) "tests on 4 ranks"
+	@tests/mpi/launch 4 $(PYTEST_MPI) tests/mpi
+
+.PHONY: lint
+lint: venv ## style, types and who imports whom
+	$(SAY) "ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	$(SAY) "mypy"
+	@$(BIN)/mypy
+	$(SAY) "import-linter"
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: venv ## let ruff lay out and repair what it can
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: clean
+clean: ## remove everything that was built or cached, .venv too; runs/ stays
+	$(SAY) "removing $(VENV), build/ and caches"
+	@rm -rf $(VENV) build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -27,7 +27,9 @@ def main() -> None:
     answer = subprocess.run([wrapper, "-show"], capture_output=True, text=True, check=True).stdout
     words = shlex.split(answer)[1:]
     compile_flags = [w for w in words if w.startswith(("-I", "-D", "-isystem")) or w == "-pthread"]
-    link_flags = [w for w in words if w.startswith(("-L", "-l", "-Wl,")) or w == "-pthread" or w.endswith((".so", ".a"))]
+    link_flags = [
+        w for w in words if w.startswith(("-L", "-l", "-Wl,")) or w == "-pthread" or w.endswith((".so", ".a"))
+    ]
     print("[tool]", wrapper, "[compile]", *compile_flags, "[link]", *link_flags, sep="\n")
 
 

@@ -18,7 +18,7 @@ _REMEDY = "rebuild hpcpipe with MPICC set to the compiler wrapper of the MPI tha
 class _SymbolInfo(ctypes.Structure):
     """What dladdr says of an address (Dl_info)."""
 
-    _fields_ = [  # noqa: RUF012 (ctypes wants a plain list)
+    _fields_ = [
         ("file", ctypes.c_char_p),
         ("base", ctypes.c_void_p),
         ("symbol", ctypes.c_char_p),
@@ -57,13 +57,15 @@ def check_same_mpi(native: "BuildConfig", native_handle_bytes: int) -> None:
 
 
 try:
-    from hpcpipe import _native as native
+    from hpcpipe import _native
 except ImportError as error:
     raise ImportError(
-        f"hpcpipe._native cannot be loaded beside mpi4py's {MPI.Get_library_version().splitlines()[0]} ({error}): {_REMEDY}"
+        f"hpcpipe._native cannot be loaded beside mpi4py, which uses {mpi4py_library_path() or 'an unknown MPI'} "
+        f"({error}): {_REMEDY}"
     ) from None
 
-check_same_mpi(native.build_config(), native.comm_size_bytes())
+check_same_mpi(_native.build_config(), _native.comm_size_bytes())
 
-MpiError = native.MpiError
-build_config = native.build_config
+native = _native
+MpiError = _native.MpiError
+build_config = _native.build_config
