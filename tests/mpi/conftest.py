@@ -39,7 +39,7 @@ def comm():
 
 
 class Lockstep:
-    """Ends every test on all ranks together, and the run where that cannot be: a failed rank leaves its peers hanging."""
+    """Ends every test on all ranks together, or else the run: a failed rank leaves its peers hanging."""
 
     def __init__(self, config):
         from mpi4py import MPI
