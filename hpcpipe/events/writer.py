@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from hpcpipe.events.header import LogHeader
-from hpcpipe.events.layout import COMPRESSIONS, LIBVER, append, create_layout, pack
+from hpcpipe.events.layout import COMPRESSIONS, LIBVER, Appender, create_layout, pack
 from hpcpipe.events.schema import CLOCK, DECISIONS, EVENTS, FLUSHED, GROUPS, STEPS, row_dtype, row_struct
 
 _ROW = row_struct(EVENTS)
@@ -55,6 +55,7 @@ class EventWriter:
             self._file = h5py.File(self.path, "x", libver=LIBVER, locking="best-effort")
             create_layout(self._file, header)
             self._file.swmr_mode = True
+            self._appenders = [Appender(self._file[name], columns) for name, columns in GROUPS.items()]
         self._buffer = bytearray(_FIRST_ROWS * _ROW.size)
         self._at = 0
         self._end = len(self._buffer)
@@ -132,8 +133,8 @@ class EventWriter:
             "decisions": np.array(self._small["decisions"], dtype=row_dtype(DECISIONS)),
         }
         with self._faults("write"):
-            for (name, columns), at in zip(GROUPS.items(), self._flushed, strict=True):
-                append(self._file[name], columns, int(at), pending[name])
+            for appender, at, group in zip(self._appenders, self._flushed, pending.values(), strict=True):
+                appender.append(int(at), group)
             counts = self._flushed + [len(rows) for rows in pending.values()]
             self._file[FLUSHED][...] = counts
             self._file[FLUSHED].flush()
