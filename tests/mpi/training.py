@@ -1,6 +1,7 @@
 """Help for tests that train: jobs of the quickstart's kind, runs on part of the ranks, and a reference without a pipeline."""
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def load(folder: Path, *overrides: str):
 def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None):
     """Train on the first ranks of `comm`; return (losses, parameters of this rank's stage), or None on the other ranks."""
     job = load(folder, *overrides)
+    rest(comm)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
     result = None
     if comm.rank < job.parallel.ranks:
@@ -68,7 +70,15 @@ def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _ran
         rank = ranks[-1]
         result = losses, [p.detach().clone() for module in rank.modules for p in module.parameters()], rank
     part.Free()
+    rest(comm)
     return result
+
+
+def rest(comm):
+    """Wait for all ranks without using the core that the others compute on."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
 
 
 def reference(job):
