@@ -68,7 +68,7 @@ def explain_value(table: str, section: type[Section], error: ErrorDetails) -> Pr
         bound, words = BOUNDS[kind]
         return Problem(
             path,
-            f"{name} must be {words.format(show(context[bound]))}, got {show(value)}",
+            f"{name} must be {words.format(f'{context[bound]:g}')}, got {show(value)}",
             f"{example} ({field.description})",
         )
     if kind in WANTED:

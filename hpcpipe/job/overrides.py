@@ -59,7 +59,7 @@ def _parse(number: int, text: str) -> Override | Fault:
         )
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         word = WORD.fullmatch(text)
         if word and not NOT_A_WORD & set(word["value"]):
             return Override(number, text, word["table"], word["key"], word["value"].strip())

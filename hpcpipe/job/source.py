@@ -50,6 +50,8 @@ def read_source(path: Path) -> Source:
             raise _whole(name, "is not a regular file", "name a job file")
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE + 1)
+    except JobError:
+        raise
     except FileNotFoundError:
         raise _whole(name, "no such file", _missing_hint(path)) from None
     except (OSError, ValueError) as error:

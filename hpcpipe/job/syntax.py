@@ -29,9 +29,18 @@ def parse(source: Source) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise JobError(_faults(source, str(error))) from None
     except RecursionError:
-        raise JobError(
-            [Fault(source.name, 0, 0, "", "lists or tables are nested too deeply", "a job needs no deep nesting")]
-        ) from None
+        said, hint = "lists or tables are nested too deeply", "a job needs no deep nesting"
+        raise JobError([Fault(source.name, 0, 0, "", said, hint)]) from None
+    except ValueError:  # Python refuses whole numbers of thousands of digits
+        raise JobError([_endless_number(source)]) from None
+
+
+def _endless_number(source: Source) -> Fault:
+    match = re.search(r"\d[\d_]{4000,}", source.text)
+    start = match.start() if match else 0
+    line, column = source.text.count("\n", 0, start) + 1, start - source.text.rfind("\n", 0, start)
+    said, hint = "a number has thousands of digits", "write a whole number of at most 64 bits"
+    return Fault(source.name, line, column, "", said, hint, source=source.line(line))
 
 
 def _faults(source: Source, text: str) -> list[Fault]:
@@ -53,9 +62,9 @@ def explain_first(source: Source) -> tuple[int, str, str]:
         match = PLACE.match(str(error))
         _, column, said, hint = _first(source, match["message"] if match else str(error), match)
         return column, said, hint
-    except RecursionError:
+    except (RecursionError, ValueError):
         pass
-    return 1, "cannot be read as TOML", ""
+    return 1, "cannot be read as TOML", "write a plain value"
 
 
 def _first(source: Source, message: str, match: re.Match[str] | None) -> tuple[int, int, str, str]:
@@ -64,6 +73,8 @@ def _first(source: Source, message: str, match: re.Match[str] | None) -> tuple[i
         line, column = int(match["line"]), int(match["column"])
     if column > len(source.line(line)) and not source.line(line).strip() and line > 1:
         line, column = _end(source, line)
+    if message.startswith("Unescaped"):
+        column = source.line(line).rfind("\\", 0, column - 1) + 1
     said, hint = _explain(message, source.line(line), column)
     return line, min(column, len(source.line(line)) + 1), said, hint
 
@@ -113,19 +124,19 @@ def _explain(message: str, line: str, column: int) -> tuple[str, str]:
     if message.startswith(("Unclosed array", "Unclosed inline table")):
         bracket = "]" if "array" in message else "}"
         return message[0].lower() + message[1:], f'a "{bracket}" or a comma is missing'
-    if message.startswith("Illegal character") and before.count('"') % 2:
+    if message.startswith("Unterminated") or (message.startswith("Illegal character") and before.count('"') % 2):
         return "a text is not closed on its line", "a closing quote is missing"
     if message.startswith("Unescaped '\\' in a string"):
         return "a backslash in a text", "write paths with / or in single quotes: 'C:\\data\\corpus.txt'"
     if message.startswith("Expected newline or end of document"):
+        if rest.startswith("//"):
+            return "expected the end of the line", "comments start with #"
         if re.match(r"0\d", value):
             return "a number starts with 0", f"write {key} = {value.lstrip('0') or '0'}"
         if re.fullmatch(r"\d{1,3}(,\d{3})+", value):
             return "expected the end of the line", f"write {key} = {value.replace(',', '_')}"
-        if re.match(r"-?\d+\.?(e|$|\s)", value):
+        if re.match(r"-?\d+\.(e|$|\s)", value):
             return "a number ends with a point", f"write digits on both sides: {key} = 1.0"
-        if rest.startswith("//"):
-            return "expected the end of the line", "comments start with #"
         return "expected the end of the line", "one key = value a line; texts are in quotes"
     if message.startswith("Invalid value"):
         return "invalid value" if rest else "a value is missing", _value_hint(key, value)
