@@ -1,30 +1,29 @@
 """Show how a job lies on its ranks: for the dry run and at the start of a run."""
 
-import sys
 from typing import TYPE_CHECKING
 
 import torch
 from rich.table import Table
 
 from hpcpipe.models import build
-from hpcpipe.train import Layout, Rank, make_console
+from hpcpipe.train import Layout, make_console
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
 
 
-def announce(job: "Job", layout: Layout, rank: Rank) -> None:
+def announce(job: "Job", layout: Layout) -> None:
     """Say in a few lines what is about to be trained."""
-    del rank
     sizes, schedule = job.parallel, job.schedule
     parameters = sum(_parameters(layout, stage) for stage in layout.stages)
+    shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
     print(
-        f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks = {sizes.pipeline} stages x {sizes.data} replicas\n"
-        f"dispatch {schedule.dispatch}, hint {schedule.hint}, at most {' '.join(map(str, layout.bounds))} micro-batches in flight "
-        f"per stage; {job.batch.microbatches} micro-batches of {job.batch.microbatch_size} a step",
+        f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks ({shape}); dispatch "
+        f"{schedule.dispatch}, hint {schedule.hint}\n"
+        f"{job.batch.microbatches} micro-batches of {job.batch.microbatch_size} sequences a step and replica, at most "
+        f"{' '.join(map(str, layout.bounds))} in flight by stage",
         flush=True,
     )
-    sys.stdout.flush()
 
 
 def print_layout(job: "Job") -> None:

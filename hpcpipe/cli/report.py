@@ -1,5 +1,6 @@
 """What a run says at its end: how the loss moved, where the time went, where everything is."""
 
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,14 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
             f"loss {outcome.first_loss:.4f} at step 1, {outcome.last_loss:.4f} at step {outcome.steps}", highlight=False
         )
     if outcome.exit_code == EXIT_DIVERGED:
-        console.print(f"the loss is not a number any more after step {outcome.steps}: stopped on all ranks; try a smaller lr")
+        console.print(
+            f"the loss is not a number any more after step {outcome.steps}: stopped on all ranks; try a smaller lr"
+        )
     if job.events.on:
-        _report(outcome, directory, console, quiet)
+        try:
+            _report(outcome, directory, console, quiet)
+        except Exception as error:  # the training is done and saved; nothing here may make it look failed
+            console.print(f"the report could not be made ({error}); try `hpcpipe analyze {directory}`", soft_wrap=True)
     if not quiet:
         console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
 
@@ -33,10 +39,9 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
 def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) -> None:
     run = open_run(directory)
     table = render_text(summarize(run))
-    with (directory / ".report.txt").open("w", encoding="utf-8") as file:
-        Console(file=file, width=100).print(table)
-    write_whole(directory / "report.txt", (directory / ".report.txt").read_text(encoding="utf-8"))
-    (directory / ".report.txt").unlink()
+    text = StringIO()
+    Console(file=text, width=100).print(table)
+    write_whole(directory / "report.txt", text.getvalue())
     middle = max(0, outcome.steps // 2 - 1)
     steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))
     pictures = [directory / "gantt.png", directory / "gantt.svg"]

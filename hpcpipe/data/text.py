@@ -20,7 +20,15 @@ class TextBatches:
     """
 
     def __init__(
-        self, path: Path, *, seq_len: int, seed: int, microbatches: int, microbatch_size: int, replica: int, replicas: int
+        self,
+        path: Path,
+        *,
+        seq_len: int,
+        seed: int,
+        microbatches: int,
+        microbatch_size: int,
+        replica: int,
+        replicas: int,
     ) -> None:
         self._tokens = np.memmap(path, dtype=np.uint8, mode="r")
         self._seq_len = seq_len

@@ -14,7 +14,7 @@ from hpcpipe.plan import balanced_split, derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: `cost` is in multiply-adds per token of its forward; `block` says whether `[parallel].split` counts it."""
+    """One layer: `cost` in multiply-adds per token of its forward; `block`: whether `[parallel].split` counts it."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -25,16 +25,20 @@ class Layer:
 def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:
     """Return which layers each stage holds.
 
-    Layers before the first block go with the first stage and those after the last one with the last. `split` is `"auto"`
+    Layers before the first block go with the first stage, those after the last one with the last. `split` is `"auto"`
     (the dearest stage as cheap as possible) or the number of blocks of every stage.
     """
     blocks = [index for index, layer in enumerate(layers) if layer.block]
     before = sum(layer.cost for layer in layers[: blocks[0]])
     after = sum(layer.cost for layer in layers[blocks[-1] + 1 :])
-    sizes = balanced_split([layers[i].cost for i in blocks], stages, before=before, after=after) if split == "auto" else split
+    sizes: Sequence[int]
+    if isinstance(split, str):
+        sizes = balanced_split([layers[i].cost for i in blocks], stages, before=before, after=after)
+    else:
+        sizes = split
     ranges, begin = [], 0
     for stage, size in enumerate(sizes):
-        end = len(layers) if stage == stages - 1 else begin + int(size) + (blocks[0] if stage == 0 else 0)
+        end = len(layers) if stage == stages - 1 else begin + size + (blocks[0] if stage == 0 else 0)
         ranges.append(range(begin, end))
         begin = end
     return ranges

@@ -13,8 +13,8 @@ def in_flight_caps(setting: str | int | Sequence[int], *, stages: int, microbatc
     Parameters
     ----------
     setting
-        `"equal-memory"`: min(1.5 (S - s), S), so that no stage stashes more than 1F1B does at stage 0;
-        `"1f1b"`: S - s; `"2x"`, `"1.5x"`: that multiple of S - s; a number: the same on all stages; a list: one a stage.
+        `"equal-memory"`: min(1.5 (S - s), S) rounded up, so that no stage stashes more than 1F1B does at stage 0;
+        `"1f1b"`: S - s; `"2x"`, `"1.5x"`: that multiple of S - s; a number: the same on all stages; a list: one each.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Order:
         return communication_first(tops) or min(tops, key=self.key)
 
     def started(self, task: Task) -> None:
-        """An order remembers nothing."""
+        """Do nothing: an order remembers nothing."""
 
     def idle(self) -> None:
-        """An order remembers nothing."""
+        """Do nothing: an order remembers nothing."""

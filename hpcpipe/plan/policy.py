@@ -72,7 +72,7 @@ class Fixed:
             self._next += 1
 
     def idle(self) -> None:
-        """An order remembers nothing of waits."""
+        """Do nothing: an order remembers no waits."""
 
 
 def make_policy(dispatch: str, hint: Hint) -> Policy:

@@ -2,11 +2,11 @@
 
 The runtime and the simulator both drive this object; time is an opaque integer that they pass in.
 
-Deadlock freedom (RRFP, appendix C.4). Let n_B(s) count finished backwards of stage s; gradients flow to earlier stages, so
+Deadlock freedom (RRFP, appendix C.4). Let n_B(s) count finished backwards of stage s. Gradients flow backwards, so
 n_B(s) <= n_B(s+1), and a strict inequality means that stage s has a ready backward, which no cap forbids. So in a stuck
 state all n_B are equal. The last stage has a ready backward whenever n_F > n_B, so there n_F = n_B. If some stage s has
-n_F(s) > n_F(s+1), the first such stage from the end is followed by one with n_F = n_B, whose cap (at least 1) has room and
-which has a ready forward: not stuck. Hence all counts are equal, and stage 0 admits the next micro-batch or the step is over.
+n_F(s) > n_F(s+1), take the last such one: stage s+1 has n_F = n_B, so its cap (at least 1) has room, and it has a ready
+forward, so it is not stuck. Hence all counts are equal, and stage 0 admits the next micro-batch or the step is over.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class StagePlan:
     Parameters
     ----------
     first, last
-        Whether the stage has the data (every forward is ready at the start) and the loss (a forward readies its backward).
+        Whether the stage has the data (all forwards ready at the start) and the loss (a forward readies its backward).
     cap
         Bound on started forwards minus finished backwards; None for a fixed order, which bounds itself.
     buckets
@@ -39,7 +39,15 @@ class StagePlan:
     """
 
     def __init__(
-        self, *, first: bool, last: bool, microbatches: int, policy: Policy, cap: int | None, buckets: int, replicated: bool
+        self,
+        *,
+        first: bool,
+        last: bool,
+        microbatches: int,
+        policy: Policy,
+        cap: int | None,
+        buckets: int,
+        replicated: bool,
     ) -> None:
         self._first = first
         self._last = last

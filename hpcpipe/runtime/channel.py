@@ -1,7 +1,7 @@
 """One direction of one edge of the pipeline: persistent receives into slots, and nonblocking sends from pooled buffers.
 
-A slot is given back when its tensor is no longer needed, which may be after the backward that stashes it: the slot is the
-stash. The sender's in-flight cap bounds the slots that can be filled, so no message ever arrives unexpected.
+A slot is given back when its tensor is no longer needed; for an activation that is after its backward, so the slot is
+the stash. The sender's in-flight cap bounds the slots that can be filled, so no message ever arrives unexpected.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -40,6 +40,10 @@ class Sent(NamedTuple):
     posted: int
 
 
+def _bytes_of(buffer: torch.Tensor) -> memoryview:
+    return buffer.numpy().data
+
+
 class ReceiveChannel:
     """Slots with a persistent receive each, all posted before they are needed."""
 
@@ -49,7 +53,7 @@ class ReceiveChannel:
         from mpi4py import MPI
 
         self._buffers = [allocator.buffer(HEADER_BYTES + payload_bytes) for _ in range(slots)]
-        self._views = [memoryview(buffer.numpy()) for buffer in self._buffers]
+        self._views = [_bytes_of(buffer) for buffer in self._buffers]
         self.requests = [comm.Recv_init([view, MPI.BYTE], source, MPI.ANY_TAG) for view in self._views]
         # A completed persistent request tests as complete for ever, so the channel itself knows which are under way.
         self._active = [False] * slots
@@ -106,11 +110,11 @@ class SendChannel:
         header = Header(step, microbatch, chunk, now(), tensor.dtype, tuple(tensor.shape))
         if header.payload_bytes > self._payload_bytes:
             raise ValueError(
-                f"micro-batch {microbatch}: a tensor of {header.payload_bytes} bytes (shape {header.shape}, {header.dtype}) "
-                f"does not fit the {self._payload_bytes} bytes agreed for this edge"
+                f"micro-batch {microbatch}: a tensor of {header.payload_bytes} bytes (shape {header.shape}, "
+                f"{header.dtype}) does not fit the {self._payload_bytes} bytes agreed for this edge"
             )
         buffer = self._idle.pop() if self._idle else self._allocator.buffer(HEADER_BYTES + self._payload_bytes)
-        view = memoryview(buffer.numpy())
+        view = _bytes_of(buffer)
         end = HEADER_BYTES + header.payload_bytes
         header.pack_into(view)
         buffer[HEADER_BYTES:end].view(header.dtype).view(header.shape).copy_(tensor)

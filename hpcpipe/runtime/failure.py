@@ -68,12 +68,21 @@ class FailureGuard:
         Any communicator of the job.
     place
         How the rank is called in messages, such as "stage 2".
+    run_directory
+        Where the failure is recorded; None while there is none.
     last_words
-        Called before the abort, to close files; its own errors are ignored.
+        Called before the abort, to close files; its own errors are only reported.
     """
 
     def __init__(
-        self, comm: "MPI.Intracomm", *, place: str, stage: int, host: str, run_directory: Path, last_words: Callable[[], None]
+        self,
+        comm: "MPI.Intracomm",
+        *,
+        place: str,
+        stage: int,
+        host: str,
+        run_directory: Path | None = None,
+        last_words: Callable[[], None] = lambda: None,
     ) -> None:
         self._comm = comm
         self._place = place
@@ -98,7 +107,8 @@ class FailureGuard:
         text = "".join(traceback.format_exception(kind, error, trace))
         name = f"rank {rank} ({self._place}) on {self._host}"
         sys.stderr.write(f"\nhpcpipe: {name} failed; the job ends on all ranks\n{text}")
-        Failure(rank, self._stage, self._host, os.getpid(), EXIT_RANK_FAILED, text).write(self._run_directory)
+        if self._run_directory is not None:
+            Failure(rank, self._stage, self._host, os.getpid(), EXIT_RANK_FAILED, text).write(self._run_directory)
         try:
             self._last_words()
         except Exception as trouble:  # whatever it is, the job must still end

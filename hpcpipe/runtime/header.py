@@ -12,7 +12,16 @@ HEADER_BYTES = 64
 _LAYOUT = struct.Struct("<IBBHiiqq8I")
 _MAGIC = 0x48504350
 _MAX_DIMS = 8
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
 
 assert _LAYOUT.size == HEADER_BYTES
 

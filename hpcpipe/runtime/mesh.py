@@ -57,9 +57,9 @@ class Mesh:
 
         self.world = world.Dup()
         self.place = place = Place.of(world.rank, pipeline=pipeline, data=data, tensor=tensor)
-        self.forward = world.Split(place.replica * tensor + place.slice, place.stage)
+        self.forward = _split(world, place.replica * tensor + place.slice, place.stage)
         self.backward = self.forward.Dup()
-        self.replicas = world.Split(place.stage * tensor + place.slice, place.replica)
+        self.replicas = _split(world, place.stage * tensor + place.slice, place.replica)
         node = world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_ranks = node.rank, node.size
         node.Free()
@@ -73,3 +73,9 @@ class Mesh:
 
     def _communicators(self) -> "tuple[MPI.Intracomm, ...]":
         return self.world, self.forward, self.backward, self.replicas
+
+
+def _split(world: "MPI.Intracomm", color: int, key: int) -> "MPI.Intracomm":
+    from mpi4py import MPI
+
+    return MPI.Intracomm(world.Split(color, key))

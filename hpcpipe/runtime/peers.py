@@ -1,7 +1,7 @@
 """Notice within moments that a rank of this node has died without a word, and end the job, whatever the launcher does.
 
-Several launchers leave the other ranks waiting for ever. Each rank asks the kernel to report the end of its neighbours on
-the node (pidfd); a node that vanishes as a whole is the scheduler's to notice.
+Several launchers leave the other ranks waiting for ever. Each rank asks the kernel to report the end of the others on
+its node (pidfd); a node that vanishes as a whole is the scheduler's to notice.
 """
 
 import os
@@ -66,7 +66,9 @@ class PeerWatch:
         if self._stop in ended:
             return
         peer = self._peers[ended[0]]
-        reason = f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
+        reason = (
+            f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
+        )
         if not Failure.path(self._run_directory, peer.rank).exists():  # else it has said itself why
             sys.stderr.write(f"hpcpipe: {reason}\n")
         Failure(peer.rank, peer.stage, peer.host, peer.pid, EXIT_RANK_FAILED, reason).write(self._run_directory)

@@ -1,6 +1,6 @@
 """Add the micro-batches' gradients into the fusion buckets, in an order that timing does not change.
 
-A backward may run in any order; with `ordered` its gradients are held until those of all earlier micro-batches are added,
+A backward may run in any order; with `ordered` its gradients are held until those of all earlier micro-batches are in,
 so the sum has the same bits under every schedule. `arrival` adds at once and holds nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Fusion buckets: parameters and gradients of a stage in flat buffers, reduced, updated and gathered a bucket at a time.
+"""Fusion buckets: a stage's parameters and gradients in flat buffers, reduced, updated and gathered a bucket at a time.
 
 A replica reduces every gradient but updates only its shard of the parameters, between the two halves of the all-reduce;
 so optimizer state is sharded for free.

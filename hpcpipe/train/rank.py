@@ -106,10 +106,11 @@ def _dropout_seeds(job: Job, layout: Layout, mesh: Mesh) -> Callable[[int, int, 
 
 def _make_mailbox(job: Job, layout: Layout, mesh: Mesh, device: Cpu) -> Mailbox:
     stage, slots = mesh.place.stage, job.comm.slots
+    bounds = layout.bounds if isinstance(slots, str) else [slots] * len(layout.bounds)
     return Mailbox(
         mesh,
-        forward_slots=layout.bounds[max(stage - 1, 0)] if slots == "auto" else slots,
-        backward_slots=layout.bounds[stage] if slots == "auto" else slots,
+        forward_slots=bounds[max(stage - 1, 0)],
+        backward_slots=bounds[stage],
         payload_bytes=layout.boundary_bytes,
         allocator=device,
     )

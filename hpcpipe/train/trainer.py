@@ -64,13 +64,13 @@ def train(
     run_directory: Path,
     origin: Origin,
     quiet: bool = False,
-    announce: Callable[[Layout, Rank], None] = lambda _layout, _rank: None,
+    announce: Callable[[Layout], None] = lambda _layout: None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
-    `announce` is called on rank 0 when everything is built; `before_step` on every rank before each step, for tests that
-    look at or disturb a rank.
+    `announce` is called on rank 0 when everything is built; `before_step` on every rank before each step, for tests
+    that look at a rank or disturb it.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def train(
             loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, quiet)
             cleanup.callback(loop.close_files)
             if world.rank == 0:
-                announce(layout, loop.rank)
+                announce(layout)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -110,9 +110,17 @@ class _Loop:
         self._metrics_file: MetricsFile | None = None
         self._reporter: Reporter | None = None
         if world.rank == 0:
-            self._prepare(run_directory, describe_environment(
-                mpi_library=world.library, git_revision=origin.git_revision, threads=device.threads, poll=poll, device=device.name
-            ), quiet)
+            self._prepare(
+                run_directory,
+                describe_environment(
+                    mpi_library=world.library,
+                    git_revision=origin.git_revision,
+                    threads=device.threads,
+                    poll=poll,
+                    device=device.name,
+                ),
+                quiet,
+            )
         introductions = world.collect([world.pid, world.host, mesh.place.stage])
         peers = [Peer(rank, *introduction) for rank, introduction in enumerate(introductions)]
         if world.rank == 0:
@@ -214,9 +222,7 @@ class _Loop:
             self._reporter.step(metrics)
 
 
-def _open_log(
-    job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu
-) -> EventWriter:
+def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu) -> EventWriter:
     place = mesh.place
     world.barrier()  # rank 0 has made the directory
     header = LogHeader(
@@ -234,7 +240,9 @@ def _open_log(
         mpi_library=world.library,
         git_revision=origin.git_revision,
     )
-    return EventWriter(run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression)
+    return EventWriter(
+        run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression
+    )
 
 
 def _json(value: object) -> str:

@@ -47,7 +47,9 @@ def test_every_loss_equals_that_of_one_process(comm, tmp_path, expected, pipelin
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize(("pipeline", "dispatch", "hint"), [(1, "ready", "bf"), (2, "ready", "bf"), (2, "fixed", "1f1b")])
+@pytest.mark.parametrize(
+    ("pipeline", "dispatch", "hint"), [(1, "ready", "bf"), (2, "ready", "bf"), (2, "fixed", "1f1b")]
+)
 def test_two_replicas_train_like_one_process_with_the_whole_batch(comm, tmp_path, pipeline, dispatch, hint):
     if 2 * pipeline > comm.size:
         pytest.skip(f"needs {2 * pipeline} ranks")
@@ -145,7 +147,7 @@ def test_dropout_does_not_depend_on_the_pipeline(comm, tmp_path):
 @pytest.mark.mpi(min_size=2)
 def test_fewer_microbatches_than_stages_and_few_slots_train_too(comm, tmp_path):
     pipeline = min(comm.size, 4)
-    for overrides in (("batch.microbatches=1",), ("batch.microbatches=2", "comm.slots=1", "comm.poll=\"yield\"")):
+    for overrides in (("batch.microbatches=1",), ("batch.microbatches=2", "comm.slots=1", 'comm.poll="yield"')):
         whole = reference(load(tmp_path, "job.steps=8", *overrides))[0] if comm.rank == 0 else None
         result = train_on(comm, tmp_path, "job.steps=8", *overrides, *_overrides(pipeline, "ready", "bf"))
         if comm.rank == 0:

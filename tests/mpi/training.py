@@ -1,4 +1,4 @@
-"""Help for tests that train: jobs of the quickstart's kind, runs on part of the ranks, and a reference without a pipeline."""
+"""Help for tests that train: jobs like the quickstart, runs on part of the ranks, a reference without a pipeline."""
 
 import json
 import time
@@ -44,7 +44,7 @@ def load(folder: Path, *overrides: str):
 
 
 def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None):
-    """Train on the first ranks of `comm`; return (losses, parameters of this rank's stage), or None on the other ranks."""
+    """Train on the first ranks of `comm`; return (losses, this stage's parameters, rank), None on the other ranks."""
     job = load(folder, *overrides)
     rest(comm)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
@@ -60,9 +60,7 @@ def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _ran
             ranks.append(rank)
             before_step(step, rank)
 
-        outcome = train(
-            job, world=world, run_directory=run_directory, origin=Origin(), quiet=True, before_step=look
-        )
+        outcome = train(job, world=world, run_directory=run_directory, origin=Origin(), quiet=True, before_step=look)
         assert outcome.exit_code == 0
         world.barrier()
         lines = (run_directory / "metrics.jsonl").read_text().splitlines()

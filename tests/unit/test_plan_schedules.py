@@ -31,7 +31,7 @@ def test_peaks_in_flight_are_those_of_the_literature(stages, microbatches):
 @pytest.mark.parametrize("latency", [1, 2, 5])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 16), (4, 32), (8, 64)])
 def test_constant_latency_costs_fixed_1f1b_its_known_price_per_microbatch(stages, microbatches, latency):
-    """papers.md 2.1 with k = 1: the steady period is F + B + 2c(S-1)/S; over one warm cycle of S micro-batches it is exact."""
+    """The steady period is F + B + 2c(S-1)/S a micro-batch; over one warm cycle of S micro-batches it is exact."""
     forward, backward = 10, 20
 
     def makespan(count):
@@ -168,7 +168,13 @@ def test_equal_memory_never_stashes_more_than_1f1b_does_at_stage_0():
 
 @pytest.mark.parametrize(
     ("setting", "caps"),
-    [("1f1b", (4, 3, 2, 1)), ("2x", (8, 6, 4, 2)), ("1.5x", (6, 5, 3, 2)), (3, (3, 3, 3, 3)), ([4, 3, 2, 9], (4, 3, 2, 9))],
+    [
+        ("1f1b", (4, 3, 2, 1)),
+        ("2x", (8, 6, 4, 2)),
+        ("1.5x", (6, 5, 3, 2)),
+        (3, (3, 3, 3, 3)),
+        ([4, 3, 2, 9], (4, 3, 2, 9)),
+    ],
 )
 def test_caps_are_resolved_per_stage(setting, caps):
     assert in_flight_caps(setting, stages=4, microbatches=100) == caps

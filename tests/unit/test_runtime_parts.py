@@ -84,7 +84,9 @@ def test_auto_sleeps_where_ranks_share_cores(monkeypatch):
 def test_ordered_accumulation_adds_in_order_whatever_the_order_of_arrival():
     for arrival in itertools.permutations(range(5)):
         added = []
-        accumulator = Accumulator(lambda g, first, added=added: added.append((g[0], first)), microbatches=5, ordered=True)
+        accumulator = Accumulator(
+            lambda g, first, added=added: added.append((g[0], first)), microbatches=5, ordered=True
+        )
         for _ in range(2):  # a second step starts a new sum
             for microbatch in arrival:
                 accumulator(microbatch, [microbatch])

@@ -10,7 +10,10 @@ from hpcpipe.plan.task import Kind, Task
 
 
 class BackwardForwardRounds:
-    """The paper's default hint. Forwards take the smallest chunk, backwards the largest; ties the smallest micro-batch."""
+    """The paper's default hint.
+
+    Forwards take the smallest chunk, backwards the largest; among equals the smallest micro-batch goes first.
+    """
 
     name = "bf"
 

@@ -1,4 +1,4 @@
-"""Loaded by every Python whose PYTHONPATH names this folder: breaks one rank's stage when HPCPIPE_TEST_FAULT asks for it.
+"""Loaded by every Python whose PYTHONPATH names this folder: breaks one rank's stage if HPCPIPE_TEST_FAULT asks for it.
 
 HPCPIPE_TEST_FAULT is "what:rank:step"; the moment of the fault is written to HPCPIPE_TEST_FAULT_TIME.
 """

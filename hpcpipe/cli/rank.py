@@ -1,0 +1,96 @@
+"""Be one rank of a job that a launcher has started: agree on the run directory, train, report on rank 0."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcpipe.cli.layout import announce
+from hpcpipe.cli.report import print_outcome
+from hpcpipe.cluster import environment
+from hpcpipe.runtime import FailureGuard, World
+from hpcpipe.train import Origin, train
+from hpcpipe.train.run_directory import make_run_directory
+
+if TYPE_CHECKING:
+    from hpcpipe.job import Job
+
+EXIT_ENVIRONMENT = 3
+
+
+def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool) -> int:
+    """Train on this rank and return its exit code, the same on all ranks."""
+    # Before MPI starts: afterwards no process may be forked.
+    revision = _git_revision() if given.rank == 0 else ""
+    world = World()
+    with FailureGuard(world.comm, place="outside the training", stage=-1, host=world.host):
+        if (problem := _mismatch(job, given, world.size)) is not None:
+            if given.rank == 0:
+                print(f"hpcpipe: {problem}", file=sys.stderr)
+            return EXIT_ENVIRONMENT
+        facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
+        if facts[0] is None:
+            return EXIT_ENVIRONMENT
+        directory = Path(facts[0])
+        outcome = train(
+            job,
+            world=world,
+            run_directory=directory,
+            origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
+            quiet=quiet,
+            announce=lambda layout: None if quiet else announce(job, layout),
+        )
+        if world.rank == 0:
+            print_outcome(job, outcome, directory, quiet=quiet)
+    return outcome.exit_code
+
+
+def make_directory(job: "Job", run_directory: Path | None) -> Path | None:
+    """Make the run directory; say on stderr why it cannot be, and return None."""
+    try:
+        if run_directory is None:
+            base = Path(job.run.run_dir)
+            return make_run_directory(
+                base, job.run.name, job_id=environment.job_id(), restart=environment.restart_count()
+            )
+        run_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(
+            f"hpcpipe: cannot make the run directory: {error}; choose another place with [job] run_dir or --run-dir",
+            file=sys.stderr,
+        )
+        return None
+    return run_directory
+
+
+def _directory(job: "Job", run_directory: Path | None) -> str | None:
+    made = make_directory(job, run_directory)
+    return None if made is None else str(made)
+
+
+def _mismatch(job: "Job", given: environment.World, size: int) -> str | None:
+    """Return what is wrong with the ranks, or None."""
+    if size == 1 and given.size > 1:
+        return (
+            f"{given.launcher} started {given.size} tasks, but each is a world of its own: the launcher and MPI do not "
+            "speak the same process management interface. Under Slurm try `srun --mpi=pmi2` (MPICH, Intel MPI) or "
+            "`srun --mpi=pmix` (Open MPI); `srun --mpi=list` shows what there is"
+        )
+    if size != job.parallel.ranks:
+        wanted = job.parallel
+        return (
+            f"{size} ranks were started, but [parallel] asks for {wanted.ranks} = pipeline {wanted.pipeline} * "
+            f"data {wanted.data} * tensor {wanted.tensor}; start {wanted.ranks} ranks or change [parallel]"
+        )
+    return None
+
+
+def _git_revision() -> str:
+    """Return the revision of the source tree that hpcpipe runs from, or nothing."""
+    folder = Path(__file__).resolve().parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
