@@ -1,0 +1,187 @@
+"""The Gantt picture of chosen steps: a row a rank, tasks in colour, waits pale, collectives as thin lines below.
+
+Drawn with matplotlib without a display; the file's suffix says whether it is PNG or SVG.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpipe.analyze.accounting import account, busy_rows
+from hpcpipe.analyze.describe import describe
+from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
+from hpcpipe.analyze.windows import AnalysisError, Windows, make_windows
+from hpcpipe.analyze.words import NAME
+from hpcpipe.events import Events, RankLog, RunLog
+from hpcpipe.plan import Kind, TimeClass
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+
+_BAR = 0.72
+_LINE = 0.07
+_DPI = 160
+_NUMBER_POINTS = 7.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Canvas:
+    axes: "Axes"
+    begin: int
+    shown: set[str]
+
+    def bars(self, row: float, height: float, start: NDArray[Any], end: NDArray[Any], look: Look) -> None:
+        """Draw intervals at once; `shown` collects what the legend must name."""
+        keep = end > start
+        if not keep.any():
+            return
+        x = (start[keep] - self.begin) / 1e6
+        width = (end[keep] - start[keep]) / 1e6
+        self.axes.broken_barh(
+            list(zip(x.tolist(), width.tolist(), strict=True)),
+            (row - height / 2, height),
+            facecolor=look.color,
+            edgecolor=look.edge,
+            linewidth=look.line,
+            hatch=look.hatch,
+            zorder=look.layer,
+        )
+        self.shown.add(look.name)
+
+
+def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | None] | None = None) -> None:
+    """Draw the chosen steps (first and last included; None: all) into a .png or .svg file.
+
+    Raises
+    ------
+    AnalysisError
+        No such step, or another suffix.
+    OSError
+        The file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise AnalysisError(
+            f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}"
+        )
+    windows, ranks = make_windows(run, steps)
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings: dict[Any, Any] = {
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "hatch.linewidth": 0.5,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "hpcpipe",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+    }
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(12, 1.7 + 0.44 * max(len(ranks), 2)), dpi=_DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        _draw(figure, run, ranks, windows)
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        figure.savefig(path, metadata=metadata)
+
+
+def _draw(figure: "Figure", run: RunLog, ranks: tuple[RankLog, ...], windows: Windows) -> None:
+    axes = figure.add_subplot()
+    ordered = sorted(ranks, key=lambda rank: (rank.header.stage, rank.rank))
+    canvas = _Canvas(axes, windows.begin, set())
+    axes.set_xlim(0, windows.wall / 1e6)
+    axes.set_ylim(len(ordered) - 0.45, -0.55)
+    for row, rank in enumerate(ordered):
+        _draw_rank(canvas, row, rank, windows)
+    _draw_steps(axes, windows)
+    replicated = any(rank.header.stage != rank.rank for rank in ordered)
+    labels = [f"stage {r.header.stage}" + (f" · rank {r.rank}" if replicated else "") for r in ordered]
+    axes.set_yticks(range(len(ordered)), labels)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("ms")
+    first, last = int(windows.steps[0]), int(windows.steps[-1])
+    shown = f"step {first}" if first == last else f"steps {first} to {last}"
+    title = " · ".join(part for part in (describe(run.header).title or run.path.name, shown) if part)
+    axes.set_title(title, loc="left", fontsize=11, pad=20, fontweight="bold")
+    _draw_legend(figure, canvas.shown)
+    _draw_numbers(figure, axes, ordered, windows)
+
+
+def _draw_rank(canvas: _Canvas, row: int, rank: RankLog, windows: Windows) -> None:
+    pieces = account(rank, windows).pieces
+    for time_class, look in WAITS.items():
+        chosen = pieces.classes == time_class
+        canvas.bars(row, _BAR, pieces.edges[:-1][chosen], pieces.edges[1:][chosen], look)
+    tasks = _tasks_shown(rank, windows)
+    for kind, look in TASKS.items():
+        chosen = tasks.kind == kind
+        canvas.bars(row, _BAR, tasks.t_start[chosen], tasks.t_end[chosen], look)
+    for kind, look in COLLECTIVES.items():
+        rows = rank.events.take(rank.events.kind == kind)
+        start, end = np.clip(rows.t_start, windows.begin, windows.end), np.clip(rows.t_end, windows.begin, windows.end)
+        canvas.bars(row + _BAR / 2 + _LINE, _LINE, start, end, look)
+
+
+def _tasks_shown(rank: RankLog, windows: Windows) -> Events:
+    rows, spans = busy_rows(rank.events)
+    from dataclasses import replace
+
+    start, end = np.clip(spans.start, windows.begin, windows.end), np.clip(spans.end, windows.begin, windows.end)
+    rows = replace(rows, t_start=start, t_end=end)
+    return rows.take(end > start)
+
+
+def _draw_steps(axes: "Axes", windows: Windows) -> None:
+    for i, step in enumerate(windows.steps.tolist()):
+        x = (int(windows.edges[i]) - windows.begin) / 1e6
+        if i:
+            axes.axvline(x, color="#222222", linewidth=1.0, zorder=5)
+        if len(windows.steps) > 1:
+            axes.annotate(
+                f"step {step}", (x, 1), xytext=(3, 3), textcoords="offset points",
+                xycoords=("data", "axes fraction"), fontsize=8, color="#444444",
+            )  # fmt: skip
+
+
+def _draw_legend(figure: "Figure", shown: set[str]) -> None:
+    from matplotlib.patches import Patch
+
+    looks = [look for look in (*TASKS.values(), *COLLECTIVES.values(), *WAITS.values()) if look.name in shown]
+    handles = [
+        Patch(facecolor=look.color, edgecolor=look.edge, hatch=look.hatch, linewidth=0.5, label=look.name)
+        for look in looks
+    ]
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 9), frameon=False, fontsize=8,
+        handlelength=1.4, columnspacing=1.4,
+    )  # fmt: skip
+
+
+def _draw_numbers(figure: "Figure", axes: "Axes", ranks: list[RankLog], windows: Windows) -> None:
+    """Write micro-batch numbers in the bars that have room for them."""
+    figure.draw_without_rendering()
+    points_per_ms = axes.get_window_extent().width / figure.dpi * 72 / (windows.wall / 1e6)
+    for row, rank in enumerate(ranks):
+        tasks = _tasks_shown(rank, windows)
+        for kind in (Kind.F, Kind.B, Kind.W):
+            look = TASKS[kind]
+            chosen = tasks.take(tasks.kind == kind)
+            middles = ((chosen.t_start + chosen.t_end) / 2 - windows.begin) / 1e6
+            room = (chosen.t_end - chosen.t_start) / 1e6 * points_per_ms
+            for x, width, number in zip(middles.tolist(), room.tolist(), chosen.microbatch.tolist(), strict=True):
+                if width > _NUMBER_POINTS * (0.62 * len(str(number)) + 0.25):
+                    axes.text(
+                        x, row, str(number), ha="center", va="center", fontsize=_NUMBER_POINTS, color=look.ink,
+                        zorder=6,
+                    )  # fmt: skip
+
+
+assert set(WAITS) <= set(TimeClass) and all(each in NAME for each in WAITS)
