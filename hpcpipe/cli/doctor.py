@@ -23,7 +23,7 @@ Examples:
 @click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where runs will be written.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def doctor(run_dir: Path, as_json: bool) -> None:
-    """Check MPI, the launcher, GPUs, files and the clock, and say what to do."""
+    """Check MPI, launcher, GPUs, files and clock; say what to do."""
     from hpcpipe.cluster.doctor import join_launcher_world, run_checks
     from hpcpipe.cluster.environment import world
 

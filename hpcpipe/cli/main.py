@@ -16,7 +16,7 @@ COMMANDS = {
     "run": ("hpcpipe.cli.run:run", "Train the model that JOB.toml describes."),
     "validate": ("hpcpipe.cli.validate:validate", "Check JOB.toml and report every fault at once."),
     "analyze": ("hpcpipe.cli.analyze:analyze", "Say where the time of a run went."),
-    "doctor": ("hpcpipe.cli.doctor:doctor", "Check MPI, Slurm and the file system, and say what to do."),
+    "doctor": ("hpcpipe.cli.doctor:doctor", "Check MPI, launcher, GPUs, files and clock; say what to do."),
 }
 """What each command is imported from, and its line in `--help`, so that listing the commands imports none."""
 

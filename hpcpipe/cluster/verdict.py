@@ -18,7 +18,7 @@ AGREED = (2, 3, 5, 6, 75, 130)
 ALL_STATUSES = re.compile(r"\] Exit codes: (?P<hosts>.*)")
 ABORTED = re.compile(r"Abort\((?P<code>\d+)\) on node (?P<rank>\d+) .*application called MPI_Abort")
 OPEN_MPI_RANK = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal (?P<signal>\d+)")
-OPEN_MPI_EXIT = re.compile(r"Process name: \[\[?[^\]]*,\s*(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
+OPEN_MPI_EXIT = re.compile(r"Process name: \[.*,\s*(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
 HYDRA_PID = re.compile(r"=   PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\n=   EXIT CODE: (?P<status>\d+)")
 HYDRA_STRING = re.compile(r"EXIT STRING: .*\(signal (?P<signal>\d+)\)")
 

@@ -1,0 +1,111 @@
+"""The command itself: what it lists, what it never imports, and how it ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from job_text import write_job
+
+from hpcpipe.cli import main
+from hpcpipe.cli.main import COMMANDS
+
+HEAVY = ("mpi4py", "torch", "h5py", "matplotlib", "hpcpipe._native")
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for name, (_, line) in COMMANDS.items():
+        assert name in result.stdout
+        assert line in result.stdout
+    assert "3  the environment does" in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_is_listed_is_there(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "run --help", "validate --help", "analyze --help", "doctor --help", "validate JOB"]
+)
+def test_help_and_validate_import_neither_mpi_nor_torch(tmp_path: Path, words: str) -> None:
+    arguments = [str(write_job(tmp_path)) if word == "JOB" else word for word in words.split()]
+    code = f"""
+import sys
+from hpcpipe.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_listing_the_commands_imports_none_of_them() -> None:
+    code = """
+import sys
+from hpcpipe.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+loaded = [name for name in sys.modules if name.startswith(("hpcpipe.job", "hpcpipe.cli.run", "pydantic", "rich"))]
+sys.exit(f"imported {loaded}" if loaded else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["valdate", "x.toml"], "did you mean 'validate'?"),
+        (["job.toml"], "to train it: hpcpipe run job.toml"),
+        (["frobnicate"], "there are run, validate, analyze, doctor"),
+        (["validate"], "Missing argument"),
+        (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_says_what_was_meant(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_the_version_is_shown() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout.startswith("hpcpipe 0")
+
+
+@pytest.mark.parametrize(("error", "code"), [(ZeroDivisionError("odd"), 1), (ImportError("no such MPI"), 3)])
+def test_an_unexpected_error_is_one_line_and_its_traceback_waits_for_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    def fail(ctx: click.Context, name: str) -> click.Command:
+        raise error
+
+    monkeypatch.setattr(main, "get_command", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "x"])
+    assert ended.value.code == code
+    said = capsys.readouterr().err
+    assert str(error) in said
+    assert "Traceback" not in said
+    with pytest.raises(type(error)):
+        main(["--debug", "validate", "x"])
+
+
+def test_the_module_can_be_run_as_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hpcpipe", "validate", str(tmp_path / "none.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "no such file" in done.stderr

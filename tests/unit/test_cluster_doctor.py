@@ -1,0 +1,154 @@
+"""The doctor: its answers on this machine, and what it says where things are wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hpcpipe.cli import main
+from hpcpipe.cluster import ask, doctor, mpiexec
+from hpcpipe.cluster.environment import child_environment
+
+MPI: dict[str, Any] = {
+    "library": "MPICH Version: 5.0",
+    "vendor": "MPICH",
+    "standard": "5.0",
+    "thread_level": "MULTIPLE",
+    "mpi4py": "4.1",
+    "path": "/lib/libmpi.so.12",
+    "queries": {"MPIX_Query_cuda_support": 0},
+    "memory_kinds": "mpi,system",
+    "gtl": False,
+}
+LIBRARIES: dict[str, Any] = {
+    "numpy": {"version": "2"},
+    "h5py": {"version": "3", "hdf5": "2.0"},
+    "torch": {"version": "2", "threads": 1, "gpus": 0},
+}
+NATIVE = {"mpi_library_path": "/lib/libmpi.so.12", "compiler": "gcc 12"}
+FILES: dict[str, Any] = {"follow": [0, 1, 2]}
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Return the checks by name, with the probes' answers replaced."""
+
+    def judged(*, joined: ask.Answer | None = None, **answers: ask.Answer) -> dict[str, doctor.Check]:
+        given: dict[str, ask.Answer] = {"libraries": LIBRARIES, "mpi": MPI, "native": NATIVE, "files": FILES} | answers
+        monkeypatch.setattr(doctor, "ask", lambda probe, *_, timeout_s: given[probe])  # noqa: ARG005
+        monkeypatch.setattr(doctor, "ask_ranks", lambda *_, timeout_s: [{"size": 2, "sum": 2}] * 2)  # noqa: ARG005
+        return {check.name: check for check in doctor.run_checks(tmp_path / "runs", joined=joined)}
+
+    monkeypatch.setattr(doctor, "find_mpiexec", lambda: mpiexec.Mpiexec(Path("/bin/mpiexec"), "mpich", "Hydra 5.0"))
+    return judged
+
+
+@pytest.mark.timeout(150)
+def test_on_this_machine_every_check_passes_or_says_what_to_do_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hpcpipe", "doctor", "--json", "--run-dir", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=140, check=False, env=child_environment())
+    document = json.loads(done.stdout)
+    assert document["format"] == "hpcpipe-doctor"
+    assert all(set(check) == {"name", "status", "detail", "hint"} for check in document["checks"])
+    assert all(check["hint"] for check in document["checks"] if check["status"] != "pass")
+    wrong = [check for check in document["checks"] if check["status"] == "fail"]
+    assert (done.returncode, document["ok"], wrong) == (0, True, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_all_is_well_every_check_passes(checks: Any) -> None:
+    assert {check.status for check in checks().values()} <= {"pass", "skip", "warn"}
+
+
+def test_every_library_that_cannot_be_imported_is_named(checks: Any) -> None:
+    found = checks(libraries=LIBRARIES | {"torch": {"error": "ImportError: libfoo.so is missing"}})
+    assert found["torch"].status == "fail"
+    assert "libfoo" in found["torch"].detail
+    silent = checks(libraries={"error": "no answer within 90 s"})
+    assert [silent[name].status for name in ("numpy", "h5py", "torch")] == ["fail"] * 3
+
+
+def test_an_mpi_that_does_not_start_fails_and_what_depends_on_it_is_left_out(checks: Any) -> None:
+    found = checks(mpi={"error": "RuntimeError: cannot load MPI library"})
+    assert found["mpi"].status == "fail"
+    assert "mpi4py" in found["mpi"].hint
+    assert found["mpi threads"].status == found["gpu-aware mpi"].status == "skip"
+
+
+def test_an_mpiexec_of_another_family_fails_before_it_is_tried(checks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_mpiexec", lambda: mpiexec.Mpiexec(Path("/bin/mpiexec"), "openmpi", "4.1"))
+    assert "belongs to another MPI" in checks()["mpiexec"].detail
+    monkeypatch.setattr(doctor, "find_mpiexec", lambda: None)
+    assert checks()["mpiexec"].status == "fail"
+
+
+def test_a_native_module_for_another_mpi_fails_with_the_way_to_rebuild_it(checks: Any) -> None:
+    found = checks(native={"error": "ImportError: built against Open MPI"})
+    assert found["native module"].status == "fail"
+    assert "rebuild" in found["native module"].hint
+
+
+def test_gpus_without_a_gpu_aware_mpi_are_a_warning(checks: Any) -> None:
+    gpus = {"libraries": LIBRARIES | {"torch": {"version": "2", "threads": 1, "gpus": 4}}}
+    assert checks(**gpus)["gpu-aware mpi"].status == "warn"
+    assert checks(**gpus, mpi=MPI | {"memory_kinds": "mpi,system,cuda"})["gpu-aware mpi"].status == "pass"
+    assert checks(**gpus, mpi=MPI | {"queries": {"MPIX_Query_cuda_support": 1}})["gpu-aware mpi"].status == "pass"
+
+
+def test_tasks_that_are_worlds_of_their_own_fail_with_the_interface_to_try(
+    checks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    found = checks(joined={"rank": 0, "size": 1})["launcher"]
+    assert found.status == "fail"
+    assert found.detail == "slurm started 4 tasks, but MPI sees a world of 1"
+    assert "srun --mpi=pmi2" in found.hint
+    assert checks(joined={"rank": 0, "size": 4})["launcher"].status == "pass"
+    assert checks(joined={"error": "PMI aborted"})["launcher"].status == "fail"
+
+
+def test_cores_that_srun_did_not_pass_on_are_a_warning(checks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "100000")
+    assert "--cpus-per-task" in checks(joined={"rank": 0, "size": 1})["cores"].hint
+
+
+def test_a_log_that_cannot_be_followed_is_a_warning_with_the_variable_to_set(checks: Any) -> None:
+    found = checks(files={"follow": "OSError: unable to lock file, errno = 524"})["event log"]
+    assert found.status == "warn"
+    assert "HDF5_USE_FILE_LOCKING=FALSE" in found.hint
+
+
+def test_a_failed_check_ends_the_command_with_3_and_stays_readable(
+    checks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = list(checks(native={"error": "ImportError: built against Open MPI"}).values())
+    monkeypatch.setattr(doctor, "run_checks", lambda *_, **__: wrong)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 3
+    assert "FAIL  native module" in result.stdout
+    assert "1 failed" in result.stdout
+    as_json = CliRunner().invoke(main, ["doctor", "--json"])
+    assert as_json.exit_code == 3
+    assert json.loads(as_json.stdout)["ok"] is False
+
+
+@pytest.mark.timeout(30)
+def test_a_child_that_hangs_or_crashes_is_an_answer_and_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    note = tmp_path / "pid"
+    hang = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    monkeypatch.setattr(ask, "_command", lambda *_: [sys.executable, "-c", hang])
+    assert ask.ask("mpi", timeout_s=3) == {"error": "no answer within 3 s"}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+    monkeypatch.setattr(ask, "_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"])
+    assert ask.ask("mpi", timeout_s=10) == {"error": "it said nothing (killed by signal 6)"}
