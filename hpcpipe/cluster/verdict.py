@@ -16,8 +16,11 @@ AGREED = (2, 3, 5, 6, 75, 130)
 """Exit codes with which all ranks leave together, having said why."""
 
 ALL_STATUSES = re.compile(r"\] Exit codes: (?P<hosts>.*)")
-ABORTED = re.compile(r"Abort\((?P<code>\d+)\) on node (?P<rank>\d+) .*application called MPI_Abort")
-OPEN_MPI_RANK = re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal (?P<signal>\d+)")
+HYDRA_ABORT = re.compile(r"Abort\((?P<code>\d+)\) on node (?P<rank>\d+) .*application called MPI_Abort")
+OPEN_MPI_ABORT = re.compile(r"MPI_ABORT was invoked .*\n\s+Proc: \[.*,\s*(?P<rank>\d+)\]\n\s+Errorcode: (?P<code>\d+)")
+OPEN_MPI_RANK = re.compile(
+    r"process rank (?P<rank>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)"
+)
 OPEN_MPI_EXIT = re.compile(r"Process name: \[.*,\s*(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)")
 HYDRA_PID = re.compile(r"=   PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)\n=   EXIT CODE: (?P<status>\d+)")
 HYDRA_STRING = re.compile(r"EXIT STRING: .*\(signal (?P<signal>\d+)\)")
@@ -71,7 +74,7 @@ def judge(ended: Ended, run_dir: Path) -> tuple[int, str]:
     if ended.interrupted is not None:
         agreed = ended.returncode in AGREED and _alike(statuses)
         return (ended.returncode if agreed else 128 + ended.interrupted), ""
-    aborted = ABORTED.search(ended.said)
+    aborted = HYDRA_ABORT.search(ended.said) or OPEN_MPI_ABORT.search(ended.said)
     if ended.returncode in AGREED and _alike(statuses) and not aborted:
         return ended.returncode, ""
     if ended.returncode < 0:

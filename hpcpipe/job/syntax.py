@@ -124,7 +124,9 @@ def _explain(message: str, line: str, column: int) -> tuple[str, str]:
     if message.startswith(("Unclosed array", "Unclosed inline table")):
         bracket = "]" if "array" in message else "}"
         return message[0].lower() + message[1:], f'a "{bracket}" or a comma is missing'
-    if message.startswith("Unterminated") or (message.startswith("Illegal character") and before.count('"') % 2):
+    if message.startswith(("Unterminated", 'Expected "\'"')) or (
+        message.startswith("Illegal character") and before.count('"') % 2
+    ):
         return "a text is not closed on its line", "a closing quote is missing"
     if message.startswith("Unescaped '\\' in a string"):
         return "a backslash in a text", "write paths with / or in single quotes: 'C:\\data\\corpus.txt'"
@@ -144,7 +146,7 @@ def _explain(message: str, line: str, column: int) -> tuple[str, str]:
         if line.lstrip().startswith("//"):
             return "invalid statement", "comments start with #"
         return "invalid statement", "a line is key = value, a [table] or a # comment"
-    return message[0].lower() + message[1:], ""
+    return message[0].lower() + message[1:], "a line is key = value, a [table] or a # comment; texts are in quotes"
 
 
 def _value_hint(key: str, value: str) -> str:

@@ -75,7 +75,7 @@ def test_without_other_witnesses_the_launchers_process_id_names_the_rank(tmp_pat
 
 
 def test_open_mpi_names_the_rank_itself(tmp_path: Path) -> None:
-    said = "prterun noticed that process rank 1 with PID 123 on node n1 exited on signal 9 (Killed)."
+    said = "prterun noticed that process rank 1 with PID 123 on node n1 exited on\nsignal 9 (Killed)."
     assert judge(Ended(137, said), tmp_path)[1].startswith("rank 1 was killed by signal 9 (SIGKILL)")
     said = "  Process name: [prterun-n1-123@1,2]\n  Exit code:    4\n"
     assert judge(Ended(4, said), tmp_path)[1].startswith("rank 2 ended with exit code 4")
@@ -88,6 +88,10 @@ def test_a_rank_that_aborts_without_a_record_failed_whatever_its_code(tmp_path: 
     code, sentence = judge(Ended(5, said, ranks=RANKS), tmp_path)
     assert code == 4
     assert sentence.startswith("rank 2 (stage 2) on n1 called MPI_Abort with code 5")
+    said = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[38809,1],1]\n  Errorcode: 5\n"
+    code, sentence = judge(Ended(5, said, ranks=RANKS), tmp_path)
+    assert code == 4
+    assert sentence.startswith("rank 1 (stage 1) on n1 called MPI_Abort with code 5")
 
 
 def test_a_death_before_the_ranks_met_is_said_to_be_one(tmp_path: Path) -> None:
