@@ -37,5 +37,7 @@ def resolve(text: str, *, folder: Path) -> Path:
     folders = [Path(location) for location in spec.submodule_search_locations or ()]
     if not folders:
         raise NoSuchPackageError(f"{package} is a single module, not a package with files")
+    if spec.origin:  # the folders of an editable install need not exist; its source does
+        folders.append(Path(spec.origin).parent)
     candidates = [location / inside for location in folders]
     return next((c for c in candidates if c.exists()), candidates[0]).absolute()

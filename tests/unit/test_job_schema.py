@@ -64,6 +64,11 @@ assert 'path = "package:idlelib/HISTORY.txt"' in job.to_toml()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_a_file_of_an_editable_install_is_found(tmp_path: Path) -> None:
+    job = load_job(write_job(tmp_path, VALID.replace("corpus.txt", "package:hpcpipe/__init__.py")))
+    assert job.data.resolved_path.is_file()
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_every_key_is_described_and_its_example_is_valid(table: str) -> None:
     section = TABLES[table]
