@@ -18,7 +18,7 @@ DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SAY := @printf '== %s\n'
 
-NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.build native/mpiflags.py
+NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.build native/mpiflags.py native/ninja-in-turn
 
 .PHONY: help
 help: ## show the targets
@@ -54,10 +54,11 @@ $(DONE)/tools: $(DONE)/mpi
 	@$(PIP) 'meson-python>=0.18' 'meson>=1.4' 'ninja>=1.11' 'nanobind>=2.4'
 	@touch $@
 
-# Without build isolation: the compiled module is rebuilt after a change of its sources, with the tools in $(VENV).
+# Without build isolation: when its sources have changed, importing hpcpipe rebuilds the module with the tools in $(VENV)
+# (an import that finds nothing to do pays some 5 ms for asking). native/ninja-in-turn lets many ranks import at once.
 $(VENV)/.ready: $(DONE)/tools $(NATIVE_BUILD_FILES)
 	$(SAY) "building the native module and installing hpcpipe (editable)"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev]'
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NINJA="$(CURDIR)/native/ninja-in-turn" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev]'
 	@touch $@
 
 .PHONY: demo
