@@ -1,4 +1,4 @@
-"""What launchers and Slurm say, as their variables were seen on real machines."""
+"""What launchers and Slurm say: variables as Hydra and Open MPI set them, and as the manual of Slurm lists them."""
 
 from hpcpipe.cluster.environment import World, child_environment, job_id, restart_count, world
 
