@@ -51,9 +51,14 @@ def check_same_mpi(native: "BuildConfig", native_handle_bytes: int) -> None:
         return
     raise ImportError(
         f"hpcpipe._native was built for {native['mpi_vendor']} {native['mpi_version']} and uses {ours} "
-        f"({native['mpi_library_version']}), but mpi4py uses {theirs or 'an unknown library'} "
-        f"({MPI.Get_library_version().splitlines()[0]}): {_REMEDY}"
+        f"({_short(native['mpi_library_version'])}), but mpi4py uses {theirs or 'an unknown library'} "
+        f"({_short(MPI.Get_library_version())}): {_REMEDY}"
     )
+
+
+def _short(library_version: str) -> str:
+    """Return what comes before the details of the build: 'MPICH Version: 5.0.2', 'Open MPI v5.0.11'."""
+    return " ".join(library_version.splitlines()[0].split(",")[0].split())
 
 
 try:
