@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING
 import torch
 from rich.table import Table
 
+from hpcpipe.cli.terminal import make_console
 from hpcpipe.models import build
-from hpcpipe.train import Layout, make_console
+from hpcpipe.train import Layout
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
 
 
-def announce(job: "Job", layout: Layout) -> None:
-    """Say in a few lines what is about to be trained."""
+def describe(job: "Job", layout: Layout) -> str:
+    """Return in two lines what is about to be trained."""
     sizes, schedule = job.parallel, job.schedule
     parameters = sum(_parameters(layout, stage) for stage in layout.stages)
     shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
-    print(
+    return (
         f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks ({shape}); dispatch "
         f"{schedule.dispatch}, hint {schedule.hint}\n"
         f"{job.batch.microbatches} micro-batches of {job.batch.microbatch_size} sequences a step and replica, at most "
-        f"{' '.join(map(str, layout.bounds))} in flight by stage",
-        flush=True,
+        f"{' '.join(map(str, layout.bounds))} in flight by stage"
     )
 
 

@@ -5,17 +5,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcpipe.cli.layout import announce
+from hpcpipe.cli.progress import make_reporter
 from hpcpipe.cli.report import print_outcome
+from hpcpipe.cli.start import EXIT_ENVIRONMENT, make_directory
 from hpcpipe.cluster import environment
 from hpcpipe.runtime import FailureGuard, World
 from hpcpipe.train import Origin, train
-from hpcpipe.train.run_directory import make_run_directory
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
-
-EXIT_ENVIRONMENT = 3
 
 
 def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool) -> int:
@@ -37,30 +35,11 @@ def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None
             world=world,
             run_directory=directory,
             origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
-            quiet=quiet,
-            announce=lambda layout: None if quiet else announce(job, layout),
+            reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
         )
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)
     return outcome.exit_code
-
-
-def make_directory(job: "Job", run_directory: Path | None) -> Path | None:
-    """Make the run directory; say on stderr why it cannot be, and return None."""
-    try:
-        if run_directory is None:
-            base = Path(job.run.run_dir)
-            return make_run_directory(
-                base, job.run.name, job_id=environment.job_id(), restart=environment.restart_count()
-            )
-        run_directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        print(
-            f"hpcpipe: cannot make the run directory: {error}; choose another place with [job] run_dir or --run-dir",
-            file=sys.stderr,
-        )
-        return None
-    return run_directory
 
 
 def _directory(job: "Job", run_directory: Path | None) -> str | None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hpcpipe.analyze import plot_gantt, render_text, summarize
+from hpcpipe.cli.terminal import make_console
 from hpcpipe.events import open_run
-from hpcpipe.train import EXIT_DIVERGED, Outcome, make_console, write_whole
+from hpcpipe.job.run_directory import write_whole
+from hpcpipe.train import EXIT_DIVERGED, Outcome
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job

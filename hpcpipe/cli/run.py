@@ -2,14 +2,10 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from hpcpipe.job import Job
-
-EXIT_INPUT, EXIT_ENVIRONMENT = 2, 3
+EXIT_INPUT = 2
 
 
 @click.command()
@@ -59,18 +55,6 @@ def run(
 
         sys.exit(run_rank(job, given, run_directory=run_dir, quiet=quiet))
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
-    sys.exit(_start_ranks(job, [*words, *(["--quiet"] if quiet else [])], run_dir))
+    from hpcpipe.cli.start import start_ranks
 
-
-def _start_ranks(job: "Job", words: list[str], run_dir: Path | None) -> int:
-    """Start the ranks and stay until they end."""
-    from hpcpipe.cli.rank import make_directory
-    from hpcpipe.cluster.launch import launch
-    from hpcpipe.train.progress import COLUMNS_VARIABLE, terminal_columns
-
-    directory = make_directory(job, run_dir)
-    if directory is None:
-        return EXIT_ENVIRONMENT
-    columns = terminal_columns()
-    command = [sys.executable, "-m", "hpcpipe", "run", *words, "--run-dir", str(directory)]
-    return launch(command, job.parallel.ranks, directory, {COLUMNS_VARIABLE: str(columns)} if columns else None)
+    sys.exit(start_ranks(job, [*words, *(["--quiet"] if quiet else [])], run_dir))

@@ -6,6 +6,7 @@ Exit codes do not survive every launcher, so the reason is written to the run di
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 EXIT_RANK_FAILED = 4
 EXIT_INTERRUPTED = 130
+
+
+_PATIENCE_S = 1.0
+
+
+class PeerLostError(ConnectionError):
+    """A message failed because of another rank, whose own failure is what the user should be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ class FailureGuard:
             with suppress(Exception):
                 self._last_words()
             abort(self._comm, EXIT_INTERRUPTED)
+        if isinstance(error, PeerLostError):
+            time.sleep(_PATIENCE_S)  # whoever knows the true cause (peers.py, the launcher) ends the job meanwhile
         rank = self._comm.rank
         text = "".join(traceback.format_exception(kind, error, trace))
         name = f"rank {rank} ({self._place}) on {self._host}"

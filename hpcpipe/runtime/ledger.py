@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcpipe.runtime.failure import PeerLostError
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -34,8 +36,17 @@ class Ledger:
         """Return the sums of the step posted last, or None if none was."""
         if self._request is None:
             return None
-        while not self._request.Test():
+        while not self._test():
             self._waiting.idle()
         self._waiting.busy()
         self._request = None
         return tuple(self._sums.tolist())
+
+    def _test(self) -> bool:
+        from mpi4py import MPI
+
+        assert self._request is not None
+        try:
+            return self._request.Test()
+        except MPI.Exception as error:
+            raise PeerLostError("the sum over all ranks failed; most likely a rank has died") from error

@@ -10,6 +10,7 @@ from mpi4py import MPI  # starting a mailbox starts MPI
 
 from hpcpipe.plan import Kind
 from hpcpipe.runtime.channel import Allocator, Arrival, ReceiveChannel, SendChannel, Sent
+from hpcpipe.runtime.failure import PeerLostError
 from hpcpipe.runtime.mesh import Mesh
 
 
@@ -54,10 +55,20 @@ class Mailbox:
         return any(channel.requests for _, channel in self._sends.values())
 
     def poll(self) -> tuple[list[tuple[Neighbour, Arrival]], list[tuple[Neighbour, Sent]]]:
-        """Return what has arrived and what has been sent since the last poll; never blocks."""
+        """Return what has arrived and what has been sent since the last poll; never blocks.
+
+        Raises
+        ------
+        PeerLostError
+            MPI reports that a message cannot be completed.
+        """
         sends = [(pair, index) for pair in self._sends.values() for index in range(len(pair[1].requests))]
         requests = self._receive_requests + [pair[1].requests[index] for pair, index in sends]
-        indices = MPI.Request.Testsome(requests) if requests else None
+        try:
+            indices = MPI.Request.Testsome(requests) if requests else None
+        except MPI.Exception as error:
+            peers = ", ".join(f"rank {neighbour.peer}" for neighbour, _ in self._receives)
+            raise PeerLostError(f"messages with {peers} failed; most likely one of them has died") from error
         if not indices:
             return [], []
         num_receives = len(self._receive_requests)

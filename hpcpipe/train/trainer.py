@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from hpcpipe.device import Cpu
 from hpcpipe.events import EventWriter, LogHeader
 from hpcpipe.job import Job
+from hpcpipe.job.run_directory import point_latest, write_whole
 from hpcpipe.runtime import (
     FailureGuard,
     Ledger,
@@ -30,9 +32,7 @@ from hpcpipe.runtime import (
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
-from hpcpipe.train.progress import Reporter, make_reporter
 from hpcpipe.train.rank import NoLog, Rank, tokens_per_step
-from hpcpipe.train.run_directory import point_latest, write_whole
 
 EXIT_DONE = 0
 EXIT_DIVERGED = 5
@@ -57,20 +57,32 @@ class Outcome:
     steps: int
 
 
+class Reporter(Protocol):
+    """Shows rank 0's progress to somebody."""
+
+    def begin(self, layout: Layout) -> None:
+        """Say what is about to be trained."""
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Show a step whose loss is known on all ranks."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
 def train(
     job: Job,
     *,
     world: World,
     run_directory: Path,
     origin: Origin,
-    quiet: bool = False,
-    announce: Callable[[Layout], None] = lambda _layout: None,
+    reporter: Reporter | None = None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
-    `announce` is called on rank 0 when everything is built; `before_step` on every rank before each step, for tests
-    that look at a rank or disturb it.
+    `reporter` is asked on rank 0 only; `before_step` is called on every rank, for tests that look at a rank or
+    disturb it.
 
     Raises
     ------
@@ -90,10 +102,8 @@ def train(
         )
         with guard:
             layout = Layout.of(job)
-            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, quiet)
+            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, reporter)
             cleanup.callback(loop.close_files)
-            if world.rank == 0:
-                announce(layout)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -101,14 +111,21 @@ def train(
 
 class _Loop:
     def __init__(
-        self, job: Job, layout: Layout, mesh: Mesh, world: World, run_directory: Path, origin: Origin, quiet: bool
+        self,
+        job: Job,
+        layout: Layout,
+        mesh: Mesh,
+        world: World,
+        run_directory: Path,
+        origin: Origin,
+        reporter: Reporter | None,
     ) -> None:
         self._job, self._mesh, self._world = job, mesh, world
         device = Cpu(local_ranks=mesh.local_ranks)
         poll = choose_poll(job.comm.poll, local_ranks=mesh.local_ranks)
         self._device = device
         self._metrics_file: MetricsFile | None = None
-        self._reporter: Reporter | None = None
+        self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
             self._prepare(
                 run_directory,
@@ -119,7 +136,6 @@ class _Loop:
                     poll=poll,
                     device=device.name,
                 ),
-                quiet,
             )
         introductions = world.collect([world.pid, world.host, mesh.place.stage])
         peers = [Peer(rank, *introduction) for rank, introduction in enumerate(introductions)]
@@ -132,6 +148,8 @@ class _Loop:
         self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log or NoLog())
         self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
         self._losses: list[float] = []
+        if self._reporter is not None:
+            self._reporter.begin(layout)
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
         """Run all steps, or fewer if the loss stops being a number."""
@@ -164,13 +182,12 @@ class _Loop:
                 file.close()
         self._metrics_file = self._reporter = None
 
-    def _prepare(self, run_directory: Path, environment: dict[str, object], quiet: bool) -> None:
+    def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
         point_latest(run_directory)
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
-        self._reporter = make_reporter(steps=self._job.run.steps, log_every=self._job.run.log_every, quiet=quiet)
 
     def _compare_clocks(self) -> None:
         sample = compare_clocks(self._mesh.world)

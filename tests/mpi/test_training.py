@@ -170,9 +170,7 @@ def test_a_loss_that_is_not_a_number_stops_all_ranks_at_the_same_step(comm, tmp_
             if step == 3 and world.rank == world.size - 1:
                 rank.stage.parameters[-1].data.fill_(float("nan"))
 
-        outcome = train(
-            job, world=world, run_directory=Path(directory), origin=Origin(), quiet=True, before_step=poison
-        )
+        outcome = train(job, world=world, run_directory=Path(directory), origin=Origin(), before_step=poison)
         assert outcome.exit_code == EXIT_DIVERGED
         assert world.collect(outcome.steps) == [outcome.steps] * world.size
         assert outcome.steps <= 5

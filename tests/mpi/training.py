@@ -60,7 +60,7 @@ def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _ran
             ranks.append(rank)
             before_step(step, rank)
 
-        outcome = train(job, world=world, run_directory=run_directory, origin=Origin(), quiet=True, before_step=look)
+        outcome = train(job, world=world, run_directory=run_directory, origin=Origin(), before_step=look)
         assert outcome.exit_code == 0
         world.barrier()
         lines = (run_directory / "metrics.jsonl").read_text().splitlines()

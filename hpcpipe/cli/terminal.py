@@ -1,0 +1,22 @@
+"""The terminal at the other end of stdout, also where that is the launcher's pipe."""
+
+import os
+
+from rich.console import Console
+
+COLUMNS_VARIABLE = "HPCPIPE_TERMINAL_COLUMNS"
+"""Set for the ranks by the process that starts them when its output is a terminal: rank 0 writes to it by a pipe."""
+
+
+def terminal_columns() -> int | None:
+    """Return the width of the terminal, or None if there is none."""
+    if columns := os.environ.get(COLUMNS_VARIABLE):
+        return int(columns)
+    console = Console()
+    return console.width if console.is_terminal else None
+
+
+def make_console() -> Console:
+    """Return a console for the terminal, or for a file of 100 columns."""
+    columns = terminal_columns()
+    return Console(force_terminal=True, width=columns) if columns else Console(width=100)
