@@ -1,7 +1,7 @@
 """The event log: what every rank did and when, in one HDF5 file a rank, written as it happens and merged when read."""
 
 from hpcpipe.events.header import LogHeader
-from hpcpipe.events.rank_file import LogError
+from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_run
 from hpcpipe.events.schema import FLAG_BACKWARD
 from hpcpipe.events.tables import Events, Steps

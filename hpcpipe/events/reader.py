@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from hpcpipe.events.clock import ClockFit, fit_clock
 from hpcpipe.events.header import LogHeader
-from hpcpipe.events.rank_file import LogError, RankFile, read_rank_file
+from hpcpipe.events.opening import LogError
+from hpcpipe.events.rank_file import RankFile, read_rank_file
 from hpcpipe.events.schema import KINDS
 from hpcpipe.events.tables import Decisions, Events, Steps
 

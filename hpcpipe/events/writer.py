@@ -194,10 +194,14 @@ class EventWriter:
             if isinstance(error, FileExistsError):
                 words = "it exists already; every start of a run writes a file of its own"
             else:
-                words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+                words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else _first_line(error)
             sentence = f"cannot {doing} the event log {self.path}: {words}"
             number = error.errno if isinstance(error, OSError) else None
             raise (OSError(number, sentence) if number else OSError(sentence)) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _fit(text: str, size: int) -> bytes:
