@@ -46,7 +46,7 @@ def _wait(time_class: TimeClass, color: str, ink: str, hatch: str | None) -> Loo
 
 WAITS = {
     TimeClass.WARMUP: _wait(TimeClass.WARMUP, "#EDEDED", "#BDBDBD", None),
-    TimeClass.DRAIN: _wait(TimeClass.DRAIN, "#EDEDED", "#BDBDBD", "...."),
+    TimeClass.DRAIN: _wait(TimeClass.DRAIN, "#EDEDED", "#BDBDBD", "---"),
     TimeClass.DEPENDENCY: _wait(TimeClass.DEPENDENCY, "#DCEAF5", "#8FB8D6", "////"),
     TimeClass.TRANSFER: _wait(TimeClass.TRANSFER, "#F8DDD0", "#D58F6A", "\\\\\\\\"),
     TimeClass.ORDER: _wait(TimeClass.ORDER, "#F6E3EE", "#CC9AB8", "xxxx"),

@@ -23,7 +23,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
     console = make_console()
     if not quiet:
         console.print(
-            f"loss {outcome.first_loss:.4f} at step 1, {outcome.last_loss:.4f} at step {outcome.steps}", highlight=False
+            f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in {outcome.steps} steps", highlight=False
         )
     if outcome.exit_code == EXIT_DIVERGED:
         console.print(
