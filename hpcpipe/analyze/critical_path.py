@@ -84,7 +84,7 @@ class _Walk:
         start = int(self._graph.tasks.t_start[task])
         first = task == int(self._graph.bounds[self._graph.tasks.rank[task]])
         before = self._windows.begin if first else int(self._graph.tasks.t_end[task - 1])
-        return edge if before < min(edge.arrival, start) and edge.left < start else None
+        return edge if before < min(edge.arrival, start) and edge.left <= start else None
 
     def _follow(self, task: int, edge: Edge | None, start: int) -> tuple[int, int]:
         rank = int(self._graph.tasks.rank[task])

@@ -3,7 +3,7 @@
 Drawn with matplotlib without a display; the file's suffix says whether it is PNG or SVG.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,11 @@ SUFFIXES = (".png", ".svg")
 _BAR = 0.72
 _LINE = 0.07
 _DPI = 160
-_NUMBER_POINTS = 7.5
+_NUMBER_POINTS = (7.5, 5.0)
+"""Size of the numbers where there is room, and the least that can be read."""
+_ROW_INCHES = 0.44
+_MOST_INCHES = 18.0
+_LABELS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | Non
         "axes.spines.left": False,
     }
     with mpl.rc_context(settings):
-        figure = Figure(figsize=(12, 1.7 + 0.44 * max(len(ranks), 2)), dpi=_DPI, layout="constrained")
+        height = min(_ROW_INCHES * max(len(ranks), 2), _MOST_INCHES)
+        figure = Figure(figsize=(12, 1.7 + height), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, run, ranks, windows)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
@@ -104,7 +109,8 @@ def _draw(figure: "Figure", run: RunLog, ranks: tuple[RankLog, ...], windows: Wi
     _draw_steps(axes, windows)
     replicated = any(rank.header.stage != rank.rank for rank in ordered)
     labels = [f"stage {r.header.stage}" + (f" · rank {r.rank}" if replicated else "") for r in ordered]
-    axes.set_yticks(range(len(ordered)), labels)
+    every = -(-len(ordered) // _LABELS)
+    axes.set_yticks(range(0, len(ordered), every), labels[::every])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms")
     first, last = int(windows.steps[0]), int(windows.steps[-1])
@@ -132,8 +138,6 @@ def _draw_rank(canvas: _Canvas, row: int, rank: RankLog, windows: Windows) -> No
 
 def _tasks_shown(rank: RankLog, windows: Windows) -> Events:
     rows, spans = busy_rows(rank.events)
-    from dataclasses import replace
-
     start, end = np.clip(spans.start, windows.begin, windows.end), np.clip(spans.end, windows.begin, windows.end)
     rows = replace(rows, t_start=start, t_end=end)
     return rows.take(end > start)
@@ -177,10 +181,11 @@ def _draw_numbers(figure: "Figure", axes: "Axes", ranks: list[RankLog], windows:
             middles = ((chosen.t_start + chosen.t_end) / 2 - windows.begin) / 1e6
             room = (chosen.t_end - chosen.t_start) / 1e6 * points_per_ms
             for x, width, number in zip(middles.tolist(), room.tolist(), chosen.microbatch.tolist(), strict=True):
-                if width > _NUMBER_POINTS * (0.62 * len(str(number)) + 0.25):
+                most, least = _NUMBER_POINTS
+                size = min(most, width / (0.64 * len(str(number)) + 0.2))
+                if size >= least:
                     axes.text(
-                        x, row, str(number), ha="center", va="center", fontsize=_NUMBER_POINTS, color=look.ink,
-                        zorder=6,
+                        x, row, str(number), ha="center", va="center", fontsize=size, color=look.ink, zorder=6,
                     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def _head(report: Report) -> Text:
     line.append(f"\n{ranks}, {steps}{job}", style="not bold")
     lengths = report.step_ns
     if report.num_steps > 1:
-        times = f", {_ms(lengths.median)} a step (median; 10 % below {_ms(lengths.p10)}, 10 % above {_ms(lengths.p90)})"
+        times = f", {_ms(lengths.median)} a step (p10 {_ms(lengths.p10)}, p90 {_ms(lengths.p90)})"
     else:
         times = f", {_ms(lengths.median)} long"
     line.append(times, style="not bold")
@@ -97,7 +97,7 @@ def _classes(reports: Sequence[Report]) -> Table:
     rows = {
         "step, mean ms": [f"{_mean_step(report):.2f}" for report in reports],
         "step, median ms": [f"{report.step_ns.median / 1e6:.2f}" for report in reports],
-        "times the first": [f"{reports[0].step_ns.median / report.step_ns.median:.3f}x" for report in reports],
+        "speed, to the first": [f"{reports[0].step_ns.median / report.step_ns.median:.3f}x" for report in reports],
         "bubble": [f"{report.bubble_ratio:.1%}" for report in reports],
         "peak in flight": [str(max(rank.peak_in_flight for rank in report.ranks)) for report in reports],
         "peak MiB": [f"{max(rank.peak_bytes for rank in report.ranks) / 2**20:.1f}" for report in reports],
@@ -159,7 +159,7 @@ def _path(report: Report) -> Text:
     top = sorted(sums.items(), key=lambda item: -item[1])[:_CULPRITS]
     text = Text("\ncritical path  ")
     parts = [f"{kind} on rank {rank} {ns / report.wall_ns:.1%}" for (kind, rank), ns in top]
-    text.append(", ".join(parts) + (", …" if len(sums) > len(top) else ""))
+    text.append(", ".join(parts) + (" and others" if len(sums) > len(top) else ""))
     return text
 
 
