@@ -100,7 +100,7 @@ def _classes(reports: Sequence[Report]) -> Table:
         "speed, to the first": [f"{reports[0].step_ns.median / report.step_ns.median:.3f}x" for report in reports],
         "bubble": [f"{report.bubble_ratio:.1%}" for report in reports],
         "peak in flight": [str(max(rank.peak_in_flight for rank in report.ranks)) for report in reports],
-        "peak MiB": [f"{max(rank.peak_bytes for rank in report.ranks) / 2**20:.1f}" for report in reports],
+        "peak MiB": [_mib(max(rank.peak_bytes for rank in report.ranks)) for report in reports],
     }
     for name, cells in rows.items():
         table.add_row(name, *cells, style="bold")
@@ -112,12 +112,12 @@ def _ranks(report: Report) -> Table:
     lost = [each for each in report.classes if each not in USEFUL and report.classes[each]]
     most = sorted(lost, key=lambda each: -report.classes[each])[:5]
     shown = [each for each in lost if each in most]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), title_justify="left", title_style="")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
     table.title = "% of each stage's time, ranks together" if by_stage else "% of each rank's time"
     for name in ("stage", "ranks" if by_stage else "rank", "useful", *(SHORT[each] for each in shown)):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("in flight", "peak MiB"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     for stage, name, group in _rows(report.ranks, by_stage):
         wall = sum(rank.wall_ns for rank in group)
         shares = [sum(rank.useful_ns for rank in group) / wall]
@@ -125,7 +125,7 @@ def _ranks(report: Report) -> Table:
         cells = [f"{100 * share:.1f}" for share in shares]
         flight = max(rank.peak_in_flight for rank in group)
         table.add_row(
-            str(stage), name, *cells, str(flight), f"{max(rank.peak_bytes for rank in group) / 2**20:.1f}"
+            str(stage), name, *cells, str(flight), _mib(max(rank.peak_bytes for rank in group))
         )  # fmt: skip
     return table
 
@@ -188,6 +188,11 @@ def _column_name(report: Report, reports: Sequence[Report]) -> str:
     names = [each.description.title for each in reports]
     title = report.description.title
     return title if title and names.count(title) == 1 else report.run
+
+
+def _mib(num_bytes: int) -> str:
+    mib = num_bytes / 2**20
+    return f"{mib:.1f}" if mib < 1000 else f"{mib:.0f}"
 
 
 def _ms(ns: int) -> str:

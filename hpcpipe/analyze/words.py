@@ -6,6 +6,7 @@ NAME = {each: each.name.lower().replace("_", " ") for each in TimeClass}
 
 SHORT = {
     **NAME,
+    TimeClass.RECOMPUTE: "recomp",
     TimeClass.DEPENDENCY: "depend",
     TimeClass.TRANSFER: "transf",
     TimeClass.AGREEMENT: "agree",
