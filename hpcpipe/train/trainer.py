@@ -170,8 +170,9 @@ class _Loop:
         self.rank.free()
         self._compare_clocks()
         self.close_files()
-        self._world.barrier()
+        self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
+        self._world.barrier()  # nobody watches any more: from here on ranks may end
         self._mesh.free()
 
     def close_files(self) -> None:
