@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpcpipe.job import Job
 from hpcpipe.models import Layer, cut, gpt_layers
-from hpcpipe.plan import ORDERS, StagePlan, check_order, in_flight_caps, make_hint, make_policy
+from hpcpipe.plan import ORDERS, Limits, Placement, StagePlan, check_order, in_flight_caps, make_hint, make_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def make_plan(job: Job, layout: Layout, *, stage: int, buckets: int) -> StagePla
     stages, microbatches = job.parallel.pipeline, job.batch.microbatches
     hint = make_hint(job.schedule.hint, stage=stage, stages=stages, microbatches=microbatches)
     return StagePlan(
-        first=stage == 0,
-        last=stage == stages - 1,
+        placement=Placement(stages),
+        stage=stage,
         microbatches=microbatches,
         policy=make_policy(job.schedule.dispatch, hint),
-        cap=None if job.schedule.dispatch == "fixed" else layout.bounds[stage],
+        limits=Limits() if job.schedule.dispatch == "fixed" else Limits(in_flight=layout.bounds[stage]),
         buckets=buckets,
         replicated=job.parallel.data > 1,
     )
