@@ -8,6 +8,7 @@ from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy, make_policy
+from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.seeds import derive_seed
 from hpcpipe.plan.split import balanced_split
 from hpcpipe.plan.stage import Choice, StagePlan
@@ -24,6 +25,7 @@ __all__ = [
     "Order",
     "Placement",
     "Policy",
+    "Schedule",
     "StagePlan",
     "Task",
     "TimeClass",
