@@ -49,12 +49,7 @@ class SimulatedStep:
         return 1.0 - useful / (self.step_ns * len(self.rows))
 
 
-_CLASS = {
-    Kind.F: TimeClass.FORWARD,
-    Kind.B: TimeClass.BACKWARD,
-    Kind.W: TimeClass.WEIGHT,
-    Kind.UPDATE: TimeClass.UPDATE,
-}
+_CLASS = {Kind.F: TimeClass.FORWARD, Kind.B: TimeClass.BACKWARD, Kind.W: TimeClass.WEIGHT}
 
 
 class _Stage:

@@ -1,6 +1,7 @@
 """The simulator against closed forms, and its draws against the distributions they are named after."""
 
 import statistics
+from itertools import pairwise
 from math import exp
 
 import pytest
@@ -22,6 +23,7 @@ from hpcpipe.simulate import (
 from hpcpipe.simulate.draws import normal, uniform
 
 FORWARD, BACKWARD, WEIGHT = 1000, 1000, 1000
+QUIET = Link()
 
 
 def _schedule(stages, microbatches, hint, dispatch, in_flight="equal-memory", split=False):
@@ -30,7 +32,7 @@ def _schedule(stages, microbatches, hint, dispatch, in_flight="equal-memory", sp
     return Schedule(hint, dispatch, Placement(stages), microbatches, limits, split)
 
 
-def _simulate(schedule, link=Link(), duration=None):
+def _simulate(schedule, link=QUIET, duration=None):
     network = Network(link)
     whole = BACKWARD if schedule.split else BACKWARD + WEIGHT
     usual = {Kind.F: FORWARD, Kind.B: whole, Kind.W: WEIGHT}
@@ -83,7 +85,7 @@ def test_the_classes_of_every_stage_sum_to_the_step(stages, microbatches, hint, 
         assert sum(classes.values()) == step.step_ns
         assert fixed or TimeClass.ORDER not in classes
         edges = [(row.start, row.end) for row in step.rows[stage]]
-        assert all(a[1] == b[0] for a, b in zip(edges, edges[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in pairwise(edges))
         useful = sum(duration(stage, row.task) for row in step.rows[stage] if row.task is not None)
         assert useful == sum(row.end - row.start for row in step.rows[stage] if row.task is not None)
 
