@@ -64,7 +64,9 @@ class StagePlan:
         self._ready = ReadySet(policy.hint)
         self._ready_at: dict[Task, int] = {}
         self._room_at = 0
-        self.flight = Flight(microbatches=microbatches, chunks=placement.chunks, split=split, limits=limits)
+        self.flight = Flight(
+            microbatches=microbatches, chunks=placement.chunks, split=split, ordered=ordered, limits=limits
+        )
         self._next_weight = [0] * placement.chunks
         self._waiting_weights: set[Task] = set()
         self._started = False
