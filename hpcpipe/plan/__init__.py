@@ -3,9 +3,12 @@
 from hpcpipe.plan.accounting import USEFUL, TimeClass
 from hpcpipe.plan.caps import in_flight_caps
 from hpcpipe.plan.check import check_order
+from hpcpipe.plan.flight import Limits
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
+from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy, make_policy
+from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.seeds import derive_seed
 from hpcpipe.plan.split import balanced_split
 from hpcpipe.plan.stage import Choice, StagePlan
@@ -18,8 +21,11 @@ __all__ = [
     "Choice",
     "Hint",
     "Kind",
+    "Limits",
     "Order",
+    "Placement",
     "Policy",
+    "Schedule",
     "StagePlan",
     "Task",
     "TimeClass",

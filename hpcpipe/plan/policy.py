@@ -16,8 +16,11 @@ class Policy(Protocol):
 
     hint: Hint
 
-    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
-        """Return the task to run, or None to wait. `forwards` is False while the in-flight cap has no room."""
+    def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
+        """Return the task to run, or None to wait.
+
+        `candidates` are the best task of each lane that the caps let run, `ready` is all that is ready.
+        """
 
     def started(self, task: Task) -> None:
         """Note that the task was dispatched."""
@@ -32,10 +35,10 @@ class Ready:
     def __init__(self, hint: Hint) -> None:
         self.hint = hint
 
-    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
-        """Return the best ready task."""
-        tops = ready.tops(forwards=forwards)
-        return self.hint.pick(tops) if tops else None
+    def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
+        """Return the best candidate."""
+        del ready
+        return self.hint.pick(candidates) if candidates else None
 
     def started(self, task: Task) -> None:
         """Pass on to the hint."""
@@ -57,18 +60,16 @@ class Fixed:
         self._tasks: Sequence[Task] = order.tasks
         self._next = 0
 
-    def choose(self, ready: ReadySet, *, forwards: bool) -> Task | None:
+    def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
         """Return the next task of the order if it is ready; after the order's end, bucket tasks as they come."""
-        del forwards
         if self._next < len(self._tasks):
             task = self._tasks[self._next]
             return task if task in ready else None
-        tops = ready.tops()
-        return self.hint.pick(tops) if tops else None
+        return self.hint.pick(candidates) if candidates else None
 
     def started(self, task: Task) -> None:
         """Move on in the order."""
-        if task.kind in (Kind.F, Kind.B):
+        if task.kind in (Kind.F, Kind.B, Kind.W):
             self._next += 1
 
     def idle(self) -> None:

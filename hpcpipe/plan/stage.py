@@ -1,17 +1,14 @@
 """One step on one stage: which tasks wait, are ready, run and are done, and why nothing can run.
 
-The runtime and the simulator both drive this object; time is an opaque integer that they pass in.
-
-Deadlock freedom (RRFP, appendix C.4). Let n_B(s) count finished backwards of stage s. Gradients flow backwards, so
-n_B(s) <= n_B(s+1), and a strict inequality means that stage s has a ready backward, which no cap forbids. So in a stuck
-state all n_B are equal. The last stage has a ready backward whenever n_F > n_B, so there n_F = n_B. If some stage s has
-n_F(s) > n_F(s+1), take the last such one: stage s+1 has n_F = n_B, so its cap (at least 1) has room, and it has a ready
-forward, so it is not stuck. Hence all counts are equal, and stage 0 admits the next micro-batch or the step is over.
+The runtime and the simulator both drive this object; time is an opaque integer that they pass in. Why no cap can stop
+the pipeline stands in flight.py.
 """
 
 from typing import NamedTuple
 
 from hpcpipe.plan.accounting import TimeClass
+from hpcpipe.plan.flight import NO_LIMITS, Flight, Limits
+from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy
 from hpcpipe.plan.ready import ReadySet
 from hpcpipe.plan.task import Kind, Task
@@ -30,10 +27,15 @@ class StagePlan:
 
     Parameters
     ----------
-    first, last
-        Whether the stage has the data (all forwards ready at the start) and the loss (a forward readies its backward).
-    cap
-        Bound on started forwards minus finished backwards; None for a fixed order, which bounds itself.
+    placement, stage
+        Which virtual stages of the model are here. The first of the chain has the data (its forwards are ready at the
+        start), the last has the loss (a forward readies its backward).
+    limits
+        Caps on what is in flight; none for a fixed order, which bounds itself.
+    split
+        Whether the weight gradients are tasks of their own (W) that follow the input gradients (B).
+    ordered
+        Whether a micro-batch's W waits for that of the one admitted before it, so that sums have a fixed order.
     buckets
         Number of fusion buckets; each has an UPDATE, and RS and AG around it where `replicated`.
     """
@@ -41,56 +43,55 @@ class StagePlan:
     def __init__(
         self,
         *,
-        first: bool,
-        last: bool,
+        placement: Placement,
+        stage: int,
         microbatches: int,
         policy: Policy,
-        cap: int | None,
-        buckets: int,
-        replicated: bool,
+        limits: Limits = NO_LIMITS,
+        split: bool = False,
+        ordered: bool = True,
+        buckets: int = 0,
+        replicated: bool = False,
     ) -> None:
-        self._first = first
-        self._last = last
+        self._placement = placement
+        self._stage = stage
         self._microbatches = microbatches
         self._policy = policy
-        self._cap = cap
+        self._split = split
+        self._ordered = ordered
         self._buckets = buckets
         self._replicated = replicated
         self._ready = ReadySet(policy.hint)
         self._ready_at: dict[Task, int] = {}
         self._room_at = 0
-        self._started_forwards = 0
-        self._finished_backwards = 0
-        self._pending = (2 * microbatches) + buckets * (3 if replicated else 1)
-        self.peak_in_flight = 0
+        self.flight = Flight(
+            microbatches=microbatches, chunks=placement.chunks, split=split, ordered=ordered, limits=limits
+        )
+        self._next_weight = [0] * placement.chunks
+        self._waiting_weights: set[Task] = set()
+        self._started = False
+        self._gradients_left = microbatches * placement.chunks
+        self._pending = (3 if split else 2) * self._gradients_left + buckets * (3 if replicated else 1)
 
     @property
     def done(self) -> bool:
         """Whether every task of the step has finished."""
         return self._pending == 0
 
-    @property
-    def in_flight(self) -> int:
-        """Micro-batches whose forward has started and whose backward has not finished."""
-        return self._started_forwards - self._finished_backwards
-
-    @property
-    def _room(self) -> bool:
-        return self._cap is None or self.in_flight < self._cap
-
     def begin(self, now: int) -> None:
-        """Start the step: the first stage has its data."""
-        if self._first:
+        """Start the step: the first virtual stage has its data."""
+        stage, chunk = self._placement.owner(0)
+        if stage == self._stage:
             for microbatch in range(self._microbatches):
-                self._add(Task(Kind.F, microbatch), now)
+                self._add(Task(Kind.F, microbatch, chunk), now)
 
     def deliver(self, task: Task, now: int) -> None:
-        """Note that the input of a forward or the gradient of a backward has arrived."""
+        """Note that the input of a forward or the gradient of a backward has arrived from another stage."""
         self._add(task, now)
 
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait. Nothing changes until `start`."""
-        task = self._policy.choose(self._ready, forwards=self._room)
+        task = self._policy.choose(self._candidates(), self._ready)
         if task is None:
             return None
         return Choice(task, self._policy.hint.key(task), len(self._ready))
@@ -99,42 +100,84 @@ class StagePlan:
         """Note that the task was dispatched; return the time since which it could have run."""
         self._ready.remove(task)
         self._policy.started(task)
+        self._started = True
         ready_at = self._ready_at.pop(task)
         if task.kind is Kind.F:
-            self._started_forwards += 1
-            self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
-            ready_at = max(ready_at, self._room_at)
+            self.flight.start_forward(task)
+            return max(ready_at, self._room_at)
         return ready_at
 
     def finish(self, task: Task, now: int) -> None:
         """Note that the task is done and ready what depends on it on this stage."""
         self._pending -= 1
-        if task.kind is Kind.F and self._last:
-            self._add(Task(Kind.B, task.microbatch, task.chunk), now)
-        elif task.kind is Kind.B:
-            if not self._room:
+        if task.kind in (Kind.F, Kind.B):
+            if (follower := self.follower(task)) is not None and follower[0] == self._stage:
+                self._add(follower[1], now)
+            if task.kind is Kind.B and self._split:
+                self._gradient_ready(Task(Kind.W, task.microbatch, task.chunk), now)
+        if task.kind in (Kind.B, Kind.W):
+            had_room = self.flight.room
+            self.flight.finish(task)
+            if not had_room and self.flight.room:
                 self._room_at = now
-            self._finished_backwards += 1
-            if self._finished_backwards == self._microbatches:
-                for bucket in range(self._buckets):
-                    self._add(Task(Kind.RS if self._replicated else Kind.UPDATE, bucket), now)
+        if task.kind is (Kind.W if self._split else Kind.B):
+            self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
             self._add(Task(Kind.UPDATE, task.microbatch), now)
         elif task.kind is Kind.UPDATE and self._replicated:
             self._add(Task(Kind.AG, task.microbatch), now)
 
+    def follower(self, task: Task) -> tuple[int, Task] | None:
+        """Return the stage and task that a forward's or backward's output feeds; None at the end of the chain."""
+        virtual = self._placement.virtual(self._stage, task.chunk)
+        if task.kind is Kind.F:
+            if virtual == self._placement.virtual_stages - 1:
+                return self._stage, Task(Kind.B, task.microbatch, task.chunk)
+            stage, chunk = self._placement.owner(virtual + 1)
+        elif virtual == 0:
+            return None
+        else:
+            stage, chunk = self._placement.owner(virtual - 1)
+        return stage, Task(task.kind, task.microbatch, chunk)
+
     def idle(self) -> TimeClass:
         """Note that nothing could be dispatched and return why."""
         self._policy.idle()
-        if self._ready.tops(forwards=self._room):
+        if self._candidates():
             return TimeClass.ORDER
         if len(self._ready):
             return TimeClass.CAP
-        if self._started_forwards == 0:
+        if not self._started:
             return TimeClass.WARMUP
-        if self._finished_backwards == self._microbatches:
-            return TimeClass.EXPOSED_COMM
-        return TimeClass.DEPENDENCY
+        return TimeClass.DEPENDENCY if self._gradients_left else TimeClass.EXPOSED_COMM
+
+    def _candidates(self) -> list[Task]:
+        """Return the best task of every lane that may run; where a cap is closed, few forwards may."""
+        if self.flight.room:
+            return self._ready.tops()
+        chunks = range(self._placement.chunks)
+        admitted = (Task(Kind.F, m, chunk) for m in self.flight.admitted() for chunk in chunks)
+        return self._ready.tops(forwards=False) + [task for task in admitted if task in self._ready]
+
+    def _gradient_ready(self, task: Task, now: int) -> None:
+        """Ready a weight gradient now, or when its predecessors are done."""
+        if not self._ordered or task.microbatch == self._next_weight[task.chunk]:
+            self._add(task, now)
+        else:
+            self._waiting_weights.add(task)
+
+    def _finish_gradient(self, task: Task, now: int) -> None:
+        """Count a complete gradient; ready the next weight gradient in order, and the buckets after the last."""
+        self._gradients_left -= 1
+        if self._split and self._ordered:
+            self._next_weight[task.chunk] += 1
+            following = Task(Kind.W, task.microbatch + 1, task.chunk)
+            if following in self._waiting_weights:
+                self._waiting_weights.remove(following)
+                self._add(following, now)
+        if self._gradients_left == 0:
+            for bucket in range(self._buckets):
+                self._add(Task(Kind.RS if self._replicated else Kind.UPDATE, bucket), now)
 
     def _add(self, task: Task, now: int) -> None:
         self._ready.add(task)

@@ -108,7 +108,7 @@ class Engine:
             else:
                 self._run(choice)
         self._end_wait()
-        return StepTimes(begin, now(), self._plan.peak_in_flight)
+        return StepTimes(begin, now(), self._plan.flight.peak_in_flight)
 
     def drain(self) -> None:
         """Complete the sends that are still under way."""

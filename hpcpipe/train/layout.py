@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpcpipe.job import Job
 from hpcpipe.models import Layer, cut, gpt_layers
-from hpcpipe.plan import ORDERS, StagePlan, check_order, in_flight_caps, make_hint, make_policy
+from hpcpipe.plan import ORDERS, Limits, Placement, Schedule, check_order, in_flight_caps
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,13 @@ class Layout:
             boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
         )
 
-
-def make_plan(job: Job, layout: Layout, *, stage: int, buckets: int) -> StagePlan:
-    """Return the plan of one step on one stage."""
-    stages, microbatches = job.parallel.pipeline, job.batch.microbatches
-    hint = make_hint(job.schedule.hint, stage=stage, stages=stages, microbatches=microbatches)
-    return StagePlan(
-        first=stage == 0,
-        last=stage == stages - 1,
-        microbatches=microbatches,
-        policy=make_policy(job.schedule.dispatch, hint),
-        cap=None if job.schedule.dispatch == "fixed" else layout.bounds[stage],
-        buckets=buckets,
-        replicated=job.parallel.data > 1,
-    )
+    def schedule(self, job: Job) -> Schedule:
+        """Return the schedule of every step; a fixed order needs no caps, it bounds itself."""
+        fixed = job.schedule.dispatch == "fixed"
+        return Schedule(
+            hint=job.schedule.hint,
+            dispatch=job.schedule.dispatch,
+            placement=Placement(job.parallel.pipeline),
+            microbatches=job.batch.microbatches,
+            limits=tuple(Limits() if fixed else Limits(in_flight=bound) for bound in self.bounds),
+        )

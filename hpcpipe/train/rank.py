@@ -14,7 +14,7 @@ from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Engine, Mailbox, Mesh, Stage, Waiting
 from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.buckets import FusionBuckets
-from hpcpipe.train.layout import Layout, make_plan
+from hpcpipe.train.layout import Layout
 from hpcpipe.train.optimizer import make_optimizer
 from hpcpipe.train.schedule import learning_rate
 
@@ -60,7 +60,9 @@ class Rank:
             buckets=self.buckets,
             recorder=recorder,
             waiting=waiting,
-            make_plan=partial(make_plan, job, layout, stage=place.stage, buckets=len(self.buckets)),
+            make_plan=partial(
+                layout.schedule(job).stage_plan, place.stage, buckets=len(self.buckets), replicated=place.data > 1
+            ),
         )
 
     def free(self) -> None:

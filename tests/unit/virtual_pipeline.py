@@ -6,7 +6,7 @@ For tests of plan/ only; it checks every dependency by itself and knows nothing 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from hpcpipe.plan import Kind, StagePlan, Task, in_flight_caps, make_hint, make_policy
+from hpcpipe.plan import Kind, Limits, Placement, StagePlan, Task, in_flight_caps, make_hint, make_policy
 
 Duration = Callable[[int, Task], int]
 
@@ -22,20 +22,31 @@ class VirtualPipeline:
         hint: str,
         dispatch: str,
         in_flight: str | int | list[int] = "equal-memory",
+        stash: int | None = None,
+        chunks: int = 1,
+        shape: str = "round-robin",
+        split: bool = False,
+        ordered: bool = True,
         duration: Duration = lambda _stage, task: 1 if task.kind is Kind.F else 2,
         latency: Duration = lambda _stage, _task: 0,
         replicated: bool = False,
         buckets: int = 0,
     ) -> None:
         self.stages = stages
+        self.placement = Placement(stages, chunks, shape)
+        self.split = split
+        self.ordered = ordered
         self.caps = in_flight_caps(in_flight, stages=stages, microbatches=microbatches)
+        fixed = dispatch == "fixed"
         self.plans = [
             StagePlan(
-                first=s == 0,
-                last=s == stages - 1,
+                placement=self.placement,
+                stage=s,
                 microbatches=microbatches,
                 policy=make_policy(dispatch, make_hint(hint, stage=s, stages=stages, microbatches=microbatches)),
-                cap=self.caps[s] if dispatch == "ready" else None,
+                limits=Limits() if fixed else Limits(self.caps[s] * chunks, stash),
+                split=split,
+                ordered=ordered,
                 buckets=buckets,
                 replicated=replicated,
             )
@@ -45,21 +56,17 @@ class VirtualPipeline:
         self._latency = latency
         self.order: list[list[Task]] = [[] for _ in range(stages)]
         self.reasons: list[list] = [[] for _ in range(stages)]
-        self.ready_counts: list[list[int]] = [[] for _ in range(stages)]
         self.finished: dict[tuple[int, Task], int] = {}
         self.arrived: dict[tuple[int, Task], int] = {}
         self.makespan = 0
 
     def run(self) -> "VirtualPipeline":
         """Run until nothing more can happen."""
-        events: list[tuple[int, int, int, Task | None, str]] = []
-        serial = 0
+        events: list[tuple[int, int, int, Task, str]] = []
         busy = [False] * self.stages
 
         def post(time: int, stage: int, task: Task, what: str) -> None:
-            nonlocal serial
-            serial += 1
-            heappush(events, (time, serial, stage, task, what))
+            heappush(events, (time, len(self.finished) + len(self.arrived) + len(events), stage, task, what))
 
         def dispatch(stage: int, time: int) -> None:
             plan = self.plans[stage]
@@ -72,11 +79,8 @@ class VirtualPipeline:
                 self._check_inputs(stage, task, time)
                 assert plan.start(task) <= time
                 self.order[stage].append(task)
-                self.ready_counts[stage].append(choice.ready_count)
                 post(time + self._duration(stage, task), stage, task, "done")
-                if task.kind in (Kind.RS, Kind.AG):
-                    continue
-                busy[stage] = True
+                busy[stage] = task.kind not in (Kind.RS, Kind.AG)
 
         for stage, plan in enumerate(self.plans):
             plan.begin(0)
@@ -84,29 +88,42 @@ class VirtualPipeline:
         while events:
             time, _, stage, task, what = heappop(events)
             self.makespan = time
+            plan = self.plans[stage]
             if what == "arrive":
                 self.arrived[stage, task] = time
-                self.plans[stage].deliver(task, time)
+                plan.deliver(task, time)
             else:
                 if task.kind not in (Kind.RS, Kind.AG):
                     busy[stage] = False
                 self.finished[stage, task] = time
-                self.plans[stage].finish(task, time)
-                neighbour = stage + 1 if task.kind is Kind.F else stage - 1
-                if task.kind in (Kind.F, Kind.B) and 0 <= neighbour < self.stages:
-                    post(time + self._latency(stage, task), neighbour, task, "arrive")
+                plan.finish(task, time)
+                follower = plan.follower(task) if task.kind in (Kind.F, Kind.B) else None
+                if follower is not None:
+                    if follower[0] == stage:
+                        self.arrived[follower] = time
+                    else:
+                        post(time + self._latency(stage, task), *follower, "arrive")
             dispatch(stage, time)
         return self
 
     @property
     def peaks(self) -> list[int]:
-        """Micro-batches in flight at the peak of each stage."""
-        return [plan.peak_in_flight for plan in self.plans]
+        """Chunk forwards in flight at the peak of each stage."""
+        return [plan.flight.peak_in_flight for plan in self.plans]
 
     def _check_inputs(self, stage: int, task: Task, time: int) -> None:
-        if task.kind is Kind.F and stage > 0:
-            assert self.arrived[stage, task] <= time
+        """Check by the model's own chain that what the task needs is there."""
+        if task.kind not in (Kind.F, Kind.B, Kind.W):
+            return
+        virtual = self.placement.virtual(stage, task.chunk)
+        if task.kind is Kind.W:
+            assert self.finished[stage, task._replace(kind=Kind.B)] <= time
+            if self.ordered and task.microbatch:
+                assert self.finished[stage, task._replace(microbatch=task.microbatch - 1)] <= time
+            return
         if task.kind is Kind.B:
-            assert self.finished[stage, Task(Kind.F, task.microbatch)] <= time
-            if stage < self.stages - 1:
-                assert self.arrived[stage, task] <= time
+            assert self.finished[stage, task._replace(kind=Kind.F)] <= time
+        before = virtual - 1 if task.kind is Kind.F else virtual + 1
+        if 0 <= before < self.placement.virtual_stages:
+            owner, chunk = self.placement.owner(before)
+            assert self.finished[owner, task._replace(chunk=chunk)] <= self.arrived[stage, task] <= time

@@ -1,0 +1,126 @@
+"""What a stage has in flight, and which forwards its caps have room for.
+
+Counts are in chunk forwards: one virtual stage's activations of one micro-batch. Two caps bound them, one on started
+forwards minus finished backwards and one on started forwards minus finished weight gradients, which hold memory too.
+
+With one chunk a cap admits a forward while there is room, and no cap of at least 1 can stop the pipeline (RRFP,
+appendix C.4). Let n_B(s) count finished backwards of stage s. Gradients flow backwards, so n_B(s) <= n_B(s+1), and a
+strict inequality means that stage s has a ready backward, which no cap forbids. So in a stuck state all n_B are
+equal. The last stage has a ready backward whenever n_F > n_B, so there n_F = n_B. If some stage s has n_F(s) >
+n_F(s+1), take the last such one: stage s+1 has n_F = n_B, so its cap has room, and it has a ready forward: not stuck.
+Hence all counts are equal, and stage 0 admits the next micro-batch or the step is over. Weight gradients in any order
+only add tasks that can run.
+
+Two things break that argument: chunks of one rank compete for room, and weight gradients in a fixed order hold the
+stash until those before them are done. Then the forwards of the oldest micro-batch, the first that the cap still
+waits for, are always admitted: it can finish on every stage whatever the others do, then the next one is the oldest
+(the paper, appendix C.2, completes micro-batches one by one under back-pressure). Where the order of weight gradients
+is what binds, others leave room for what the oldest has yet to start. So with one chunk no cap is ever exceeded, and
+with C chunks by C at most.
+"""
+
+from typing import NamedTuple
+
+from hpcpipe.plan.task import Kind, Task
+
+
+class Limits(NamedTuple):
+    """Caps in chunk forwards; None is no cap."""
+
+    in_flight: int | None = None
+    stash: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+class _Count:
+    """Started forwards that one cap still waits for."""
+
+    def __init__(self, *, microbatches: int, chunks: int, limit: int | None, chained: bool) -> None:
+        self._limit = limit
+        self._chained = chained
+        self.favours_oldest = chained or chunks > 1
+        self._to_start = [chunks] * microbatches
+        self._to_finish = [chunks] * microbatches
+        self.oldest = 0
+        self.now = 0
+        self.peak = 0
+
+    @property
+    def room(self) -> bool:
+        """Whether a forward of any micro-batch may start."""
+        if self._limit is None:
+            return True
+        reserved = self._to_start[self.oldest] if self._chained and self.oldest < len(self._to_start) else 0
+        return self.now + reserved < self._limit
+
+    def admits(self, microbatch: int) -> bool:
+        """Return whether a forward of this micro-batch may start."""
+        return self.room or (self.favours_oldest and microbatch == self.oldest)
+
+    def start(self, microbatch: int) -> None:
+        self._to_start[microbatch] -= 1
+        self.now += 1
+        self.peak = max(self.peak, self.now)
+
+    def finish(self, microbatch: int) -> None:
+        self._to_finish[microbatch] -= 1
+        self.now -= 1
+        while self.oldest < len(self._to_finish) and self._to_finish[self.oldest] == 0:
+            self.oldest += 1
+
+
+class Flight:
+    """Counts one step's forwards, backwards and weight gradients on one stage.
+
+    `split`: weight gradients are tasks of their own; `ordered`: each waits for that of the micro-batch before.
+    """
+
+    def __init__(self, *, microbatches: int, chunks: int, split: bool, ordered: bool, limits: Limits) -> None:
+        sizes = {"microbatches": microbatches, "chunks": chunks}
+        self._in_flight = _Count(**sizes, limit=limits.in_flight, chained=False)
+        self._stash = _Count(**sizes, limit=limits.stash, chained=split and ordered)
+        self._last_kind = Kind.W if split else Kind.B
+
+    @property
+    def in_flight(self) -> int:
+        """Return started forwards minus finished backwards."""
+        return self._in_flight.now
+
+    @property
+    def stash(self) -> int:
+        """Return started forwards minus finished weight gradients (backwards, where those are not split)."""
+        return self._stash.now
+
+    @property
+    def peak_in_flight(self) -> int:
+        """Return the most that were in flight."""
+        return self._in_flight.peak
+
+    @property
+    def peak_stash(self) -> int:
+        """Return the most that were stashed."""
+        return self._stash.peak
+
+    @property
+    def room(self) -> bool:
+        """Whether a forward of any micro-batch may start."""
+        return self._in_flight.room and self._stash.room
+
+    def admitted(self) -> tuple[int, ...]:
+        """Return the micro-batches whose forwards may start although there is no room for all."""
+        oldest = {self._in_flight.oldest, self._stash.oldest}
+        return tuple(m for m in oldest if self._in_flight.admits(m) and self._stash.admits(m))
+
+    def start_forward(self, task: Task) -> None:
+        """Count a forward that starts."""
+        self._in_flight.start(task.microbatch)
+        self._stash.start(task.microbatch)
+
+    def finish(self, task: Task) -> None:
+        """Count a backward or weight gradient that is done."""
+        if task.kind is Kind.B:
+            self._in_flight.finish(task.microbatch)
+        if task.kind is self._last_kind:
+            self._stash.finish(task.microbatch)
