@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 EXIT_RANK_FAILED = 4
 EXIT_INTERRUPTED = 130
 
-
 _PATIENCE_S = 1.0
 
 
@@ -45,26 +44,33 @@ class Failure:
         """Return where the failure of a rank is recorded."""
         return run_directory / "failures" / f"rank_{rank:05d}.json"
 
-    def write(self, run_directory: Path) -> None:
-        """Write `failures/rank_NNNNN.json`, whole or not at all; what a rank said of itself is never replaced."""
+    def write(self, run_directory: Path) -> bool:
+        """Write `failures/rank_NNNNN.json`, whole or not at all; return False where somebody has written it before."""
         path = self.path(run_directory, self.rank)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(exist_ok=True)
             partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-            with suppress(FileExistsError):
+            try:
                 path.hardlink_to(partial)
-            partial.unlink()
+            finally:
+                partial.unlink()
+        except FileExistsError:
+            return False
         except OSError as error:  # trouble with the disk is not worse than the failure
             print(f"hpcpipe: cannot record the failure in {run_directory}: {error}", file=sys.stderr)
+        return True
 
 
 def abort(comm: "MPI.Intracomm", code: int) -> None:
     """End the job on all ranks. MPI_Abort may return for a moment, so the process leaves by itself as well."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    comm.Abort(code)
-    os._exit(code)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # whoever reads us may have gone
+                stream.flush()
+        comm.Abort(code)
+    finally:
+        os._exit(code)
 
 
 class FailureGuard:
@@ -107,21 +113,25 @@ class FailureGuard:
     ) -> Literal[False]:
         if error is None:
             return False
-        if isinstance(error, KeyboardInterrupt):
-            with suppress(Exception):
-                self._last_words()
-            abort(self._comm, EXIT_INTERRUPTED)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        try:
+            if not interrupted:
+                self._report(error)
+            self._last_words()
+        except Exception as trouble:  # whatever it is, the job must still end
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"hpcpipe: the files of rank {self._comm.rank} could not be closed: {trouble}\n")
+        finally:
+            abort(self._comm, EXIT_INTERRUPTED if interrupted else EXIT_RANK_FAILED)
+        return False
+
+    def _report(self, error: BaseException) -> None:
         if isinstance(error, PeerLostError):
             time.sleep(_PATIENCE_S)  # whoever knows the true cause (peers.py, the launcher) ends the job meanwhile
         rank = self._comm.rank
-        text = "".join(traceback.format_exception(kind, error, trace))
+        text = "".join(traceback.format_exception(error))
         name = f"rank {rank} ({self._place}) on {self._host}"
-        sys.stderr.write(f"\nhpcpipe: {name} failed; the job ends on all ranks\n{text}")
         if self._run_directory is not None:
             Failure(rank, self._stage, self._host, os.getpid(), EXIT_RANK_FAILED, text).write(self._run_directory)
-        try:
-            self._last_words()
-        except Exception as trouble:  # whatever it is, the job must still end
-            sys.stderr.write(f"hpcpipe: {name} could not close its files: {trouble}\n")
-        abort(self._comm, EXIT_RANK_FAILED)
-        return False
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"\nhpcpipe: {name} failed; the job ends on all ranks\n{text}")

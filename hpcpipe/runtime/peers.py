@@ -69,7 +69,9 @@ class PeerWatch:
         reason = (
             f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
         )
-        if not Failure.path(self._run_directory, peer.rank).exists():  # else it has said itself why
-            sys.stderr.write(f"hpcpipe: {reason}\n")
-        Failure(peer.rank, peer.stage, peer.host, peer.pid, EXIT_RANK_FAILED, reason).write(self._run_directory)
-        abort(self._comm, EXIT_RANK_FAILED)
+        failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, EXIT_RANK_FAILED, reason)
+        try:
+            if failure.write(self._run_directory):  # else it has said itself why, or another rank has
+                sys.stderr.write(f"hpcpipe: {reason}\n")
+        finally:
+            abort(self._comm, EXIT_RANK_FAILED)
