@@ -143,6 +143,22 @@ def _only_an_order_can_be_waited_for(job: Job, _: int | None) -> Iterator[Proble
         )
 
 
+@needs("comm.slots", "schedule.dispatch", "schedule.hint", "parallel.pipeline", "batch.microbatches")
+def _a_fixed_order_has_the_slots_that_it_fills(job: Job, _: int | None) -> Iterator[Problem]:
+    """Refuse slots that a fixed order fills before the backward that gives one back: it would wait for ever."""
+    slots, microbatches, stages = job.comm.slots, job.batch.microbatches, job.parallel.pipeline
+    if job.schedule.dispatch != "fixed" or isinstance(slots, str) or stages == 1:
+        return
+    filled = min(microbatches, stages - 1) if job.schedule.hint == "1f1b" else microbatches  # on stage 1, the fullest
+    if slots < filled:
+        yield Problem(
+            ("comm", "slots"),
+            f"slots = {slots} cannot hold the {filled} micro-batches that the fixed order {job.schedule.hint} keeps in "
+            "flight: the run would never end",
+            f'set slots to at least {filled} or to "auto", or dispatch = "ready"',
+        )
+
+
 @needs("optimizer.name", "optimizer.betas", "optimizer.eps", "optimizer.momentum")
 def _every_setting_of_the_optimizer_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
     used = {"adamw": ("betas", "eps"), "sgd": ("momentum",)}

@@ -310,6 +310,17 @@ def test_wrong_slots_give_one_fault(tmp_path: Path, value: str) -> None:
     assert fault.message.startswith('slots must be "auto" or a whole number of at least 1, got ')
 
 
+@pytest.mark.parametrize(("hint", "filled"), [("gpipe", 4), ("1f1b", 2)])
+def test_fewer_slots_than_a_fixed_order_fills_are_refused(tmp_path: Path, hint: str, filled: int) -> None:
+    job = changed(tmp_path, "pipeline = 2", "pipeline = 3")
+    fixed = (f"schedule.hint={hint}", "schedule.dispatch=fixed", "batch.microbatches=4")
+    fault = fault_of(job, *fixed, f"comm.slots={filled - 1}")
+    assert fault.key == "comm.slots"
+    assert f"at least {filled}" in fault.hint
+    assert load_job(job, [*fixed, f"comm.slots={filled}"])
+    assert load_job(job, [f"schedule.hint={hint}", "batch.microbatches=4", "comm.slots=1"])
+
+
 def test_waiting_for_a_rule_is_refused_and_an_order_named(tmp_path: Path) -> None:
     fault = fault_of(extended(tmp_path, '[schedule]\ndispatch = "fixed"\n'))
     assert fault.key == "schedule.dispatch"
