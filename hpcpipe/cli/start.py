@@ -31,6 +31,8 @@ def make_directory(job: Job, run_directory: Path | None) -> Path | None:
                 base, job.run.name, job_id=environment.job_id(), restart=environment.restart_count()
             )
         run_directory.mkdir(parents=True, exist_ok=True)
+        if (taken := run_directory / "job.toml").exists():  # of an earlier run, or the user's own
+            raise FileExistsError(f"{taken} is there already and would be replaced")
     except OSError as error:
         print(
             f"hpcpipe: cannot make the run directory: {error}; choose another place with [job] run_dir or --run-dir",
