@@ -88,7 +88,7 @@ class FusionBuckets:
     ) -> None:
         groups = _fuse(parameters, bucket_bytes)
         self._buckets = [Bucket(group, comm=comm, make_optimizer=make_optimizer) for group in groups]
-        self._zeros = [torch.zeros_like(p) for p in parameters]
+        self._parameters = parameters
         self._rate = rate
         self._started: list[Task] = []
 
@@ -102,7 +102,10 @@ class FusionBuckets:
 
     def add(self, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
         """Add one micro-batch's gradients, or start a new sum with them; None stands for zeros."""
-        whole = [self._zeros[i] if g is None else g.contiguous() for i, g in enumerate(gradients)]
+        whole = [
+            torch.zeros_like(parameter) if gradient is None else gradient.contiguous()
+            for parameter, gradient in zip(self._parameters, gradients, strict=True)
+        ]
         for bucket in self._buckets:
             pack([whole[i] for i in bucket.indices], bucket.gradients[: bucket.numel], accumulate=not first)
 
