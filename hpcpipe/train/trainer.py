@@ -161,7 +161,7 @@ class _Loop:
             self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
             if not finite:
                 break
-        finite = self._settle(times)
+        finite = self._settle(times) and finite
         steps = len(self._losses)
         return Outcome(EXIT_DONE if finite else EXIT_DIVERGED, self._losses[0], self._losses[-1], steps)
 
