@@ -125,7 +125,7 @@ class Comm(Section):
     poll: Literal["auto", "spin", "yield", "sleep"] = Field(
         default="auto", description="what a rank does between two looks"
     )
-    bucket_mb: float = Field(default=25.0, gt=0, description="size of a gradient bucket in MiB")
+    bucket_mb: float = Field(default=25.0, gt=0, description="size of a gradient bucket in MB (10^6 bytes)")
 
 
 class Device(Section):
