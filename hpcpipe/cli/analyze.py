@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcpipe.exit_code import ExitCode
+
 if TYPE_CHECKING:
     from hpcpipe.analyze import Report
 
-EXIT_INPUT = 2
 
 EXAMPLES = """\b
 Examples:
@@ -75,7 +76,7 @@ def analyze(
 
 def _refuse(message: str) -> None:
     click.echo("\n".join(f"hpcpipe analyze: {line}" for line in message.splitlines()), err=True)
-    sys.exit(EXIT_INPUT)
+    sys.exit(ExitCode.INPUT)
 
 
 def _print_json(reports: "list[Report]") -> None:

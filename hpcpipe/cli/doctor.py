@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcpipe.exit_code import ExitCode
+
 if TYPE_CHECKING:
     from hpcpipe.cluster.doctor import Check
 
-EXIT_ENVIRONMENT = 3
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 EXAMPLES = """\b
@@ -30,14 +31,14 @@ def doctor(run_dir: Path, as_json: bool) -> None:
     given = world()
     joined = join_launcher_world()
     if given is not None and given.rank != 0:
-        sys.exit(EXIT_ENVIRONMENT if joined is None or joined.get("size") != given.size else 0)
+        sys.exit(ExitCode.ENVIRONMENT if joined is None or joined.get("size") != given.size else 0)
     checks = run_checks(run_dir, joined=joined)
     ok = all(check.status != "fail" for check in checks)
     if as_json:
         _print_json(checks, ok=ok)
     else:
         _print_report(checks)
-    sys.exit(0 if ok else EXIT_ENVIRONMENT)
+    sys.exit(0 if ok else ExitCode.ENVIRONMENT)
 
 
 def _print_json(checks: "list[Check]", *, ok: bool) -> None:

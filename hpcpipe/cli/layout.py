@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 from rich.table import Table
 
 from hpcpipe.cli.terminal import make_console
-from hpcpipe.models import build
 from hpcpipe.train import Layout
 
 if TYPE_CHECKING:
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 def describe(job: "Job", layout: Layout) -> str:
     """Return in two lines what is about to be trained."""
     sizes, schedule = job.parallel, job.schedule
-    parameters = sum(_parameters(layout, stage) for stage in layout.stages)
+    parameters = sum(layout.num_parameters(stage) for stage in range(sizes.pipeline))
     shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
     return (
         f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks ({shape}); dispatch "
@@ -38,16 +36,9 @@ def print_layout(job: "Job") -> None:
         table.add_row(
             str(number),
             first if first == last else f"{first} … {last}",
-            f"{_parameters(layout, stage):,}",
+            f"{layout.num_parameters(number):,}",
             f"{cost / sum(costs):.1%}",
             str(bound),
             f"{bound * layout.boundary_bytes / 2**20:.1f}",
         )
     make_console().print(table)
-
-
-def _parameters(layout: Layout, stage: range) -> int:
-    """Count parameters without giving them memory."""
-    with torch.device("meta"):
-        modules = build(layout.layers, stage, seed=0)
-    return sum(p.numel() for module in modules for p in module.parameters())

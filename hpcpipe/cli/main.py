@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-EXIT_INTERNAL, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 1, 3, 130
+from hpcpipe.exit_code import ExitCode
 
 COMMANDS = {
     "run": ("hpcpipe.cli.run:run", "Train the model that JOB.toml describes."),
@@ -67,10 +67,10 @@ def _explain(error: Exception) -> None:
     if isinstance(error, ImportError) and not (error.name or "").startswith("hpcpipe."):
         click.echo(f"hpcpipe: {error}", err=True)
         click.echo("hpcpipe: `hpcpipe doctor` says what this environment lacks", err=True)
-        sys.exit(EXIT_ENVIRONMENT)
+        sys.exit(ExitCode.ENVIRONMENT)
     click.echo(f"hpcpipe: internal error: {type(error).__name__}: {error}", err=True)
     click.echo("hpcpipe: `hpcpipe --debug COMMAND …` shows where; please report it with that output", err=True)
-    sys.exit(EXIT_INTERNAL)
+    sys.exit(ExitCode.INTERNAL)
 
 
 def _command_index(words: Sequence[str]) -> int:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.cli.progress import make_reporter
 from hpcpipe.cli.report import print_outcome
-from hpcpipe.cli.start import EXIT_ENVIRONMENT, make_directory
+from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.runtime import FailureGuard, World
 from hpcpipe.train import Origin, train
 
@@ -25,10 +26,10 @@ def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None
         if (problem := _mismatch(job, given, world.size)) is not None:
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
-            return EXIT_ENVIRONMENT
+            return ExitCode.ENVIRONMENT
         facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
         if facts[0] is None:
-            return EXIT_ENVIRONMENT
+            return ExitCode.ENVIRONMENT
         directory = Path(facts[0])
         outcome = train(
             job,

@@ -9,8 +9,9 @@ from rich.console import Console
 from hpcpipe.analyze import plot_gantt, render_text, summarize
 from hpcpipe.cli.terminal import make_console
 from hpcpipe.events import open_run
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.job.run_directory import write_whole
-from hpcpipe.train import EXIT_DIVERGED, Outcome
+from hpcpipe.train import Outcome
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
@@ -25,7 +26,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         console.print(
             f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in {outcome.steps} steps", highlight=False
         )
-    if outcome.exit_code == EXIT_DIVERGED:
+    if outcome.exit_code == ExitCode.DIVERGED:
         console.print(
             f"the loss is not a number any more after step {outcome.steps}: stopped on all ranks; try a smaller lr"
         )

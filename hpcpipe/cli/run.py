@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-EXIT_INPUT = 2
+from hpcpipe.exit_code import ExitCode
 
 
 @click.command()
@@ -43,7 +43,7 @@ def run(
             from hpcpipe.cli.faults import print_faults
 
             print_faults(error.faults)
-        sys.exit(EXIT_INPUT)
+        sys.exit(ExitCode.INPUT)
     if dry_run:
         if speaks:
             from hpcpipe.cli.layout import print_layout

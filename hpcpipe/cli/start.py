@@ -6,17 +6,16 @@ from pathlib import Path
 from hpcpipe.cli.terminal import COLUMNS_VARIABLE, terminal_columns
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
-from hpcpipe.job.run_directory import make_run_directory
-
-EXIT_ENVIRONMENT = 3
+from hpcpipe.job.run_directory import make_run_directory, point_latest
 
 
 def start_ranks(job: Job, words: list[str], run_dir: Path | None) -> int:
     """Start the ranks of a job with the words of its command line, stay until they end, and return the exit code."""
     directory = make_directory(job, run_dir)
     if directory is None:
-        return EXIT_ENVIRONMENT
+        return ExitCode.ENVIRONMENT
     columns = terminal_columns()
     command = [sys.executable, "-m", "hpcpipe", "run", *words, "--run-dir", str(directory)]
     return launch(command, job.parallel.ranks, directory, {COLUMNS_VARIABLE: str(columns)} if columns else None)
@@ -26,10 +25,11 @@ def make_directory(job: Job, run_directory: Path | None) -> Path | None:
     """Make the run directory; say on stderr why it cannot be, and return None."""
     try:
         if run_directory is None:
-            base = Path(job.run.run_dir)
-            return make_run_directory(
-                base, job.run.name, job_id=environment.job_id(), restart=environment.restart_count()
+            made = make_run_directory(
+                job.run.run_dir, job.run.name, job_id=environment.job_id(), restart=environment.restart_count()
             )
+            point_latest(made)
+            return made
         run_directory.mkdir(parents=True, exist_ok=True)
         if (taken := run_directory / "job.toml").exists():  # of an earlier run, or the user's own
             raise FileExistsError(f"{taken} is there already and would be replaced")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-EXIT_INPUT = 2
-
+from hpcpipe.exit_code import ExitCode
 
 EXAMPLES = """\b
 Examples:
@@ -33,7 +32,7 @@ def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_j
             from hpcpipe.cli.faults import print_faults
 
             print_faults(error.faults)
-        sys.exit(EXIT_INPUT)
+        sys.exit(ExitCode.INPUT)
     if as_json:
         _print_json([])
     else:

@@ -19,8 +19,8 @@ from types import FrameType
 from hpcpipe.cluster import mpiexec as launcher
 from hpcpipe.cluster.output import BannerFilter, Pump
 from hpcpipe.cluster.verdict import Ended, judge, read_ranks
+from hpcpipe.exit_code import ExitCode
 
-EXIT_ENVIRONMENT = 3
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
@@ -38,7 +38,7 @@ def launch(command: Sequence[str], ranks: int, run_dir: Path, env: Mapping[str, 
     mpiexec = launcher.find_mpiexec()
     if mpiexec is None:
         _say(launcher.MISSING)
-        return EXIT_ENVIRONMENT
+        return ExitCode.ENVIRONMENT
     _forget_earlier_run(run_dir)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -55,7 +55,7 @@ def launch(command: Sequence[str], ranks: int, run_dir: Path, env: Mapping[str, 
         )
     except OSError as error:
         _say(f"{mpiexec.path} cannot be started: {error.strerror or error}")
-        return EXIT_ENVIRONMENT
+        return ExitCode.ENVIRONMENT
     code, sentence = judge(_attend(process, run_dir, hydra=mpiexec.vendor == "mpich"), run_dir)
     if sentence:
         _say(sentence)

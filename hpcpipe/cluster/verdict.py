@@ -11,8 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-EXIT_RANK_FAILED = 4
-AGREED = (2, 3, 5, 6, 75, 130)
+from hpcpipe.exit_code import ExitCode
+
+AGREED = (
+    ExitCode.INPUT,
+    ExitCode.ENVIRONMENT,
+    ExitCode.DIVERGED,
+    ExitCode.HANG,
+    ExitCode.REQUEUE,
+    ExitCode.INTERRUPTED,
+)
 """Exit codes with which all ranks leave together, having said why."""
 
 ALL_STATUSES = re.compile(r"\] Exit codes: (?P<hosts>.*)")
@@ -68,7 +76,7 @@ def judge(ended: Ended, run_dir: Path) -> tuple[int, str]:
     if failures:
         first = failures[0]
         code = first.get("exit_code")
-        return (code if isinstance(code, int) and code else EXIT_RANK_FAILED), _signal_of(first, ended, statuses)
+        return (code if isinstance(code, int) and code else ExitCode.RANK_FAILED), _signal_of(first, ended, statuses)
     if ended.returncode == 0:
         return 0, ""
     if ended.interrupted is not None:
@@ -79,12 +87,12 @@ def judge(ended: Ended, run_dir: Path) -> tuple[int, str]:
         return ended.returncode, ""
     if ended.returncode < 0:
         how = f"the launcher mpiexec was {_by_signal(-ended.returncode)}"
-        return EXIT_RANK_FAILED, f"{how}; the job ends on all ranks; its logs are in {run_dir}"
+        return ExitCode.RANK_FAILED, f"{how}; the job ends on all ranks; its logs are in {run_dir}"
     if aborted:
         who, how = _name(ended, int(aborted["rank"])), f"called MPI_Abort with code {aborted['code']}"
     else:
         who, how = _culprit(ended, statuses)
-    return EXIT_RANK_FAILED, f"{who} {how}; the job ends on all ranks; its logs are in {run_dir}"
+    return ExitCode.RANK_FAILED, f"{who} {how}; the job ends on all ranks; its logs are in {run_dir}"
 
 
 def _culprit(ended: Ended, statuses: Sequence[int]) -> tuple[str, str]:

@@ -12,10 +12,10 @@ import torch
 
 
 class Cpu:
-    """Runs tasks in the calling thread with this rank's share of the cores."""
+    """Runs tasks in the calling thread with this rank's share of the cores that `sharing_ranks` ranks may use."""
 
-    def __init__(self, *, local_ranks: int) -> None:
-        self.threads = max(1, len(os.sched_getaffinity(0)) // local_ranks)
+    def __init__(self, *, sharing_ranks: int) -> None:
+        self.threads = max(1, len(os.sched_getaffinity(0)) // sharing_ranks)
         torch.set_num_threads(self.threads)
         self.device = torch.device("cpu")
 

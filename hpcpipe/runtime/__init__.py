@@ -2,7 +2,7 @@
 
 from hpcpipe.runtime.clock import compare_clocks, now
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
-from hpcpipe.runtime.failure import EXIT_RANK_FAILED, Failure, FailureGuard
+from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
@@ -12,7 +12,6 @@ from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.world import World
 
 __all__ = [
-    "EXIT_RANK_FAILED",
     "Engine",
     "Failure",
     "FailureGuard",
@@ -20,6 +19,7 @@ __all__ = [
     "Mailbox",
     "Mesh",
     "Peer",
+    "PeerLostError",
     "PeerWatch",
     "Place",
     "Recorder",

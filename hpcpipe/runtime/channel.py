@@ -1,7 +1,8 @@
 """One direction of one edge of the pipeline: persistent receives into slots, and nonblocking sends from pooled buffers.
 
 A slot is given back when its tensor is no longer needed; for an activation that is after its backward, so the slot is
-the stash. The sender's in-flight cap bounds the slots that can be filled, so no message ever arrives unexpected.
+the stash. The sender's in-flight cap bounds the slots that can be filled, so messages do not pile up inside MPI: at
+most one can meet a slot that is just being posted again.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Word = NDArray[np.int64]
 
 _ROUND_TRIPS = 32
 
@@ -31,8 +36,6 @@ def compare_clocks(comm: "MPI.Intracomm") -> ClockSample:
 
     Of many round trips the shortest is kept: it bounds the error by half its length (Cristian, 1989).
     """
-    import numpy as np
-
     if comm.rank == 0:
         for peer in range(1, comm.size):
             _answer(comm, peer)
@@ -42,10 +45,7 @@ def compare_clocks(comm: "MPI.Intracomm") -> ClockSample:
     return min(samples, key=lambda sample: sample.round_trip)
 
 
-def _ask(comm: "MPI.Intracomm", word: "object") -> ClockSample:
-    import numpy as np
-
-    assert isinstance(word, np.ndarray)
+def _ask(comm: "MPI.Intracomm", word: Word) -> ClockSample:
     sent = now()
     comm.Send(word, dest=0)
     comm.Recv(word, source=0)
@@ -54,8 +54,6 @@ def _ask(comm: "MPI.Intracomm", word: "object") -> ClockSample:
 
 
 def _answer(comm: "MPI.Intracomm", peer: int) -> None:
-    import numpy as np
-
     word = np.zeros(1, dtype=np.int64)
     for _ in range(_ROUND_TRIPS):
         comm.Recv(word, source=peer)

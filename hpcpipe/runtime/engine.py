@@ -58,11 +58,10 @@ class Buckets(Protocol):
 
 
 class StepTimes(NamedTuple):
-    """When the step began and ended on this rank (ns), and the micro-batches in flight at its peak."""
+    """When the step began and ended on this rank (ns)."""
 
     begin: int
     end: int
-    peak_in_flight: int
 
 
 class _Wait(NamedTuple):
@@ -93,7 +92,7 @@ class Engine:
         self._step = -1
         self._received: dict[Task, Arrival] = {}
         self._early: list[tuple[Task, Arrival]] = []
-        self._collectives: dict[Task, tuple[int, int]] = {}
+        self._collectives: dict[Task, tuple[Choice, int, int]] = {}
         self._wait: _Wait | None = None
         self._last_arrival: tuple[Neighbour, Arrival] | None = None
 
@@ -108,7 +107,7 @@ class Engine:
             else:
                 self._run(choice)
         self._end_wait()
-        return StepTimes(begin, now(), self._plan.flight.peak_in_flight)
+        return StepTimes(begin, now())
 
     def drain(self) -> None:
         """Complete the sends that are still under way."""
@@ -157,7 +156,7 @@ class Engine:
         ready_at = self._plan.start(task)
         began = now()
         if task.kind in (Kind.RS, Kind.AG):
-            self._collectives[task] = ready_at, began
+            self._collectives[task] = choice, ready_at, began
             self._buckets.start(task)
             return
         output = self._compute(task)
@@ -198,7 +197,7 @@ class Engine:
                 self._mailbox.release(task.kind, arrival.slot)
 
     def _finish_collective(self, task: Task) -> None:
-        ready_at, began = self._collectives.pop(task)
+        choice, ready_at, began = self._collectives.pop(task)
         ended = now()
         self._plan.finish(task, ended)
         self._recorder.event(
@@ -210,7 +209,10 @@ class Engine:
             began,
             ended,
             nbytes=self._buckets.num_bytes(task.microbatch),
+            rank_in_hint=choice.rank_in_hint,
+            ready_count=choice.ready_count,
         )
+        self._waiting.busy()
 
     def _idle(self) -> None:
         reason = self._plan.idle()

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from hpcpipe.exit_code import ExitCode
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-EXIT_RANK_FAILED = 4
-EXIT_INTERRUPTED = 130
 
 _PATIENCE_S = 1.0
 
@@ -122,16 +122,18 @@ class FailureGuard:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"hpcpipe: the files of rank {self._comm.rank} could not be closed: {trouble}\n")
         finally:
-            abort(self._comm, EXIT_INTERRUPTED if interrupted else EXIT_RANK_FAILED)
+            abort(self._comm, ExitCode.INTERRUPTED if interrupted else ExitCode.RANK_FAILED)
         return False
 
     def _report(self, error: BaseException) -> None:
-        if isinstance(error, PeerLostError):
+        from mpi4py import MPI
+
+        if isinstance(error, PeerLostError | MPI.Exception):
             time.sleep(_PATIENCE_S)  # whoever knows the true cause (peers.py, the launcher) ends the job meanwhile
         rank = self._comm.rank
         text = "".join(traceback.format_exception(error))
         name = f"rank {rank} ({self._place}) on {self._host}"
         if self._run_directory is not None:
-            Failure(rank, self._stage, self._host, os.getpid(), EXIT_RANK_FAILED, text).write(self._run_directory)
+            Failure(rank, self._stage, self._host, os.getpid(), ExitCode.RANK_FAILED, text).write(self._run_directory)
         with suppress(OSError, ValueError):
             sys.stderr.write(f"\nhpcpipe: {name} failed; the job ends on all ranks\n{text}")

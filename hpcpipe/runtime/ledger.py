@@ -1,6 +1,7 @@
 """What all ranks must know of each step (loss, norm, whether it is finite), by one nonblocking all-reduce a step.
 
-The sum of step n is read when step n + 1 has been computed, so it never makes a rank wait for a slower one.
+The sum of step n is read when step n + 1 has been computed, so a rank waits for a slower one only when it is a whole
+step ahead.
 """
 
 from collections.abc import Sequence

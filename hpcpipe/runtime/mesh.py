@@ -4,8 +4,11 @@ Forward and backward messages have communicators of their own: with two stages t
 the same rank, and on one communicator their messages would swap.
 """
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -50,7 +53,10 @@ class Place:
 
 
 class Mesh:
-    """The communicators of one rank; collective over `world` at creation, freed by `free`."""
+    """The communicators of one rank; collective over `world` at creation, freed by `free`.
+
+    `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use.
+    """
 
     def __init__(self, world: "MPI.Intracomm", *, pipeline: int, data: int, tensor: int) -> None:
         from mpi4py import MPI
@@ -60,8 +66,8 @@ class Mesh:
         self.forward = _split(world, place.replica * tensor + place.slice, place.stage)
         self.backward = self.forward.Dup()
         self.replicas = _split(world, place.stage * tensor + place.slice, place.replica)
-        node = world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_ranks = node.rank, node.size
+        node = MPI.Intracomm(world.Split_type(MPI.COMM_TYPE_SHARED))
+        self.sharing_ranks = _count_sharing(node)
         node.Free()
         for comm in self._communicators():
             comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -79,3 +85,16 @@ def _split(world: "MPI.Intracomm", color: int, key: int) -> "MPI.Intracomm":
     from mpi4py import MPI
 
     return MPI.Intracomm(world.Split(color, key))
+
+
+def _count_sharing(node: "MPI.Intracomm") -> int:
+    """Return how many ranks of the node share this rank's cores: all of them unless the launcher has bound ranks."""
+    from mpi4py import MPI
+
+    mine = sorted(os.sched_getaffinity(0))
+    length = np.array([mine[-1] + 1])
+    node.Allreduce(length.copy(), length, op=MPI.MAX)
+    uses, sums = np.zeros(length[0], dtype=np.int32), np.zeros(length[0], dtype=np.int32)
+    uses[mine] = 1
+    node.Allreduce(uses, sums)
+    return int(sums[mine].max())

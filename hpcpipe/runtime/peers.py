@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcpipe.runtime.failure import EXIT_RANK_FAILED, Failure, abort
+from hpcpipe.exit_code import ExitCode
+from hpcpipe.runtime.failure import Failure, abort
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+_LINUX = sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,12 @@ class Peer:
     pid: int
     host: str
     stage: int
+    namespace: int
+
+    @classmethod
+    def me(cls, *, rank: int, host: str, stage: int) -> "Peer":
+        """Introduce this process; `namespace` names the space in which its process id is meant."""
+        return cls(rank, os.getpid(), host, stage, Path("/proc/self/ns/pid").stat().st_ino if _LINUX else 0)
 
 
 class PeerWatch:
@@ -37,11 +47,12 @@ class PeerWatch:
         self._run_directory = run_directory
         self._poll = select.poll()
         self._peers: dict[int, Peer] = {}
+        self._gone: Peer | None = None
         self._stop, self._stopped = os.pipe()
         self._poll.register(self._stop, select.POLLIN)
         mine = next(peer for peer in peers if peer.rank == comm.rank)
         for peer in peers:
-            if peer.host == mine.host and peer.rank != mine.rank:
+            if (peer.host, peer.namespace) == (mine.host, mine.namespace) and peer.rank != mine.rank:
                 self._watch(peer)
         self._thread = threading.Thread(target=self._run, name="hpcpipe-peers", daemon=True)
         self._thread.start()
@@ -56,22 +67,27 @@ class PeerWatch:
     def _watch(self, peer: Peer) -> None:
         try:
             descriptor = os.pidfd_open(peer.pid)
-        except (AttributeError, OSError):  # no pidfd here, or the peer lives in another process namespace
+        except ProcessLookupError:  # it has introduced itself and died
+            self._gone = peer
+            return
+        except (AttributeError, OSError):  # no pidfd here
             return
         self._peers[descriptor] = peer
         self._poll.register(descriptor, select.POLLIN)
 
     def _run(self) -> None:
-        ended = [descriptor for descriptor, _ in self._poll.poll()]
-        if self._stop in ended:
-            return
-        peer = self._peers[ended[0]]
+        peer = self._gone
+        if peer is None:
+            ended = [descriptor for descriptor, _ in self._poll.poll()]
+            if self._stop in ended:
+                return
+            peer = self._peers[ended[0]]
         reason = (
             f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
         )
-        failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, EXIT_RANK_FAILED, reason)
+        failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, ExitCode.RANK_FAILED, reason)
         try:
             if failure.write(self._run_directory):  # else it has said itself why, or another rank has
                 sys.stderr.write(f"hpcpipe: {reason}\n")
         finally:
-            abort(self._comm, EXIT_RANK_FAILED)
+            abort(self._comm, ExitCode.RANK_FAILED)

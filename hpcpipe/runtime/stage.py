@@ -31,6 +31,8 @@ class Stage:
     ----------
     layers
         Modules called one after the other.
+    parameters
+        Those of the layers that are trained, each once.
     loss
         On the last stage: (output, targets) -> the micro-batch's share of the step's loss, a scalar.
     sink
@@ -44,6 +46,7 @@ class Stage:
         self,
         layers: Sequence[nn.Module],
         *,
+        parameters: Sequence[nn.Parameter],
         batches: Batches | None,
         first: bool,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
@@ -58,7 +61,7 @@ class Stage:
         self._seeds = seeds
         self._stash: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._losses: dict[int, torch.Tensor] = {}
-        self.parameters = [p for p in self._layers.parameters() if p.requires_grad]
+        self.parameters = list(parameters)
 
     @property
     def has_data(self) -> bool:

@@ -11,11 +11,14 @@ _YIELDS = 20
 _FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 500e-6
 
 
-def choose_poll(setting: str, *, local_ranks: int) -> str:
+def choose_poll(setting: str, *, sharing_ranks: int) -> str:
     """Return `setting`, or for `auto` what fits the cores this rank may use and the ranks that share them."""
     if setting != "auto":
         return setting
-    return "spin" if len(os.sched_getaffinity(0)) >= 2 * local_ranks else "sleep"
+    cores = len(os.sched_getaffinity(0))
+    if cores < sharing_ranks:
+        return "sleep"
+    return "spin" if sharing_ranks == 1 or cores >= 2 * sharing_ranks else "yield"
 
 
 class Waiting:

@@ -4,7 +4,6 @@ Importing this module does not start MPI; making a `World` does.
 """
 
 import json
-import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ class World:
         self.size: int = self.comm.size
         self.library = MPI.Get_library_version().strip("\x00").splitlines()[0].strip()
         self.host = socket.gethostname()
-        self.pid = os.getpid()
 
     def share(self, value: Any) -> Any:
         """Return rank 0's value on every rank (collective); anything that JSON can hold."""

@@ -3,6 +3,6 @@
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import StepMetrics
 from hpcpipe.train.rank import Rank
-from hpcpipe.train.trainer import EXIT_DIVERGED, EXIT_DONE, Origin, Outcome, Reporter, train
+from hpcpipe.train.trainer import Origin, Outcome, Reporter, train
 
-__all__ = ["EXIT_DIVERGED", "EXIT_DONE", "Layout", "Origin", "Outcome", "Rank", "Reporter", "StepMetrics", "train"]
+__all__ = ["Layout", "Origin", "Outcome", "Rank", "Reporter", "StepMetrics", "train"]

@@ -5,12 +5,14 @@ so optimizer state is sharded for free.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
-from hpcpipe.collective import RingBucket, pack, padded_length
+from hpcpipe.collective import MpiError, RingBucket, pack, padded_length
 from hpcpipe.plan import Kind, Task
+from hpcpipe.runtime import PeerLostError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,8 +36,10 @@ class Bucket:
         for _, parameter in members:
             parameter.data = self.values[begin : begin + parameter.numel()].view_as(parameter)
             begin += parameter.numel()
-        self._rings = {Kind.RS: RingBucket(comm, self.gradients), Kind.AG: RingBucket(comm, self.values)}
-        self._shard = self._rings[Kind.RS].shard
+        self._rings: dict[Kind, RingBucket] = {}
+        if comm.size > 1:
+            self._rings = {Kind.RS: RingBucket(comm, self.gradients), Kind.AG: RingBucket(comm, self.values)}
+        self._shard = self._rings[Kind.RS].shard if self._rings else slice(length)
         parameter = torch.nn.Parameter(self.values[self._shard])
         parameter.grad = self.gradients[self._shard]
         self._optimizer = make_optimizer(parameter, members[0][1].ndim >= 2)
@@ -111,12 +115,14 @@ class FusionBuckets:
 
     def start(self, task: Task) -> None:
         """Start the collective of a task; returns at once."""
-        self._buckets[task.microbatch].start(task.kind)
+        with _peers_blamed():
+            self._buckets[task.microbatch].start(task.kind)
         self._started.append(task)
 
     def test(self) -> list[Task]:
         """Advance what is started and return what is done."""
-        done = [task for task in self._started if self._buckets[task.microbatch].test(task.kind)]
+        with _peers_blamed():
+            done = [task for task in self._started if self._buckets[task.microbatch].test(task.kind)]
         self._started = [task for task in self._started if task not in done]
         return done
 
@@ -146,3 +152,12 @@ def _fuse(
             group = open_groups[parameter.ndim >= 2] = []
         group.append((index, parameter))
     yield from open_groups.values()
+
+
+@contextmanager
+def _peers_blamed() -> Iterator[None]:
+    """Turn an MPI error of a ring into the loss of a peer: it is another rank's failure that is to be told."""
+    try:
+        yield
+    except MpiError as error:
+        raise PeerLostError(str(error)) from error

@@ -6,8 +6,10 @@ The dry run prints it and the trainer builds from it, so they cannot disagree.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from hpcpipe.job import Job
-from hpcpipe.models import Layer, cut, gpt_layers
+from hpcpipe.models import Layer, build, cut, gpt_layers
 from hpcpipe.plan import ORDERS, Limits, Placement, Schedule, check_order, in_flight_caps
 
 
@@ -49,6 +51,12 @@ class Layout:
             bounds=bounds,
             boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
         )
+
+    def num_parameters(self, stage: int) -> int:
+        """Return how many parameters a stage has; counts without giving them memory."""
+        with torch.device("meta"):
+            modules = build(self.layers, self.stages[stage], seed=0)
+        return sum(p.numel() for module in modules for p in module.parameters())
 
     def schedule(self, job: Job) -> Schedule:
         """Return the schedule of every step; a fixed order needs no caps, it bounds itself."""

@@ -1,6 +1,7 @@
 """`metrics.jsonl`: one JSON object a step, each line whole, for scripts and plots."""
 
 import json
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +28,13 @@ class MetricsFile:
 
     def write(self, metrics: StepMetrics) -> None:
         """Append one step."""
-        self._file.write(json.dumps(metrics._asdict()) + "\n")
+        self._file.write(json.dumps({key: _number(value) for key, value in metrics._asdict().items()}) + "\n")
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _number(value: object) -> object:
+    """Return null for a loss that is no number, which JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

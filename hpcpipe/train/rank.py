@@ -41,7 +41,8 @@ class Rank:
             steps=job.run.steps,
         )
         self.modules = build(layout.layers, layout.stages[place.stage], seed=job.run.seed)
-        parameters = [p for module in self.modules for p in module.parameters()]
+        layers = nn.ModuleList(self.modules)
+        parameters = [p for p in layers.parameters() if p.requires_grad]  # torch lists a shared one once
         self.buckets = FusionBuckets(
             parameters,
             comm=mesh.replicas,
@@ -52,7 +53,7 @@ class Rank:
         self.accumulator = Accumulator(
             self.buckets.add, microbatches=job.batch.microbatches, ordered=job.schedule.accumulate == "ordered"
         )
-        self.stage = _make_stage(job, layout, mesh, self.modules, self.accumulator)
+        self.stage = _make_stage(job, layout, mesh, self.modules, parameters, self.accumulator)
         self.mailbox = _make_mailbox(job, layout, mesh, device)
         self.engine = Engine(
             stage=self.stage,
@@ -72,7 +73,14 @@ class Rank:
         self.buckets.free()
 
 
-def _make_stage(job: Job, layout: Layout, mesh: Mesh, modules: list[nn.Module], sink: Accumulator) -> Stage:
+def _make_stage(
+    job: Job,
+    layout: Layout,
+    mesh: Mesh,
+    modules: list[nn.Module],
+    parameters: list[nn.Parameter],
+    sink: Accumulator,
+) -> Stage:
     place, batch = mesh.place, job.batch
     batches = None
     if place.first or place.last:
@@ -87,6 +95,7 @@ def _make_stage(job: Job, layout: Layout, mesh: Mesh, modules: list[nn.Module], 
         )
     return Stage(
         modules,
+        parameters=parameters,
         batches=batches,
         first=place.first,
         loss=partial(next_token_loss, tokens=tokens_per_step(job)) if place.last else None,

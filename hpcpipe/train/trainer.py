@@ -14,8 +14,9 @@ from typing import Protocol
 
 from hpcpipe.device import Cpu
 from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
-from hpcpipe.job.run_directory import point_latest, write_whole
+from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
     FailureGuard,
     Ledger,
@@ -33,9 +34,6 @@ from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
 from hpcpipe.train.rank import NoLog, Rank, tokens_per_step
-
-EXIT_DONE = 0
-EXIT_DIVERGED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,7 @@ def train(
         )
         with guard:
             layout = Layout.of(job)
-            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, reporter)
-            cleanup.callback(loop.close_files)
+            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, reporter, cleanup)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -119,11 +116,14 @@ class _Loop:
         run_directory: Path,
         origin: Origin,
         reporter: Reporter | None,
+        cleanup: ExitStack,
     ) -> None:
+        cleanup.callback(self.close_files)
         self._job, self._mesh, self._world = job, mesh, world
-        device = Cpu(local_ranks=mesh.local_ranks)
-        poll = choose_poll(job.comm.poll, local_ranks=mesh.local_ranks)
+        device = Cpu(sharing_ranks=mesh.sharing_ranks)
+        poll = choose_poll(job.comm.poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
+        self._log: EventWriter | None = None
         self._metrics_file: MetricsFile | None = None
         self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
@@ -137,8 +137,8 @@ class _Loop:
                     device=device.name,
                 ),
             )
-        introductions = world.collect([world.pid, world.host, mesh.place.stage])
-        peers = [Peer(rank, *introduction) for rank, introduction in enumerate(introductions)]
+        me = Peer.me(rank=world.rank, host=world.host, stage=mesh.place.stage)
+        peers = [Peer(**introduction) for introduction in world.collect(asdict(me))]
         if world.rank == 0:
             write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
         self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
@@ -163,7 +163,7 @@ class _Loop:
                 break
         finite = self._settle(times) and finite
         steps = len(self._losses)
-        return Outcome(EXIT_DONE if finite else EXIT_DIVERGED, self._losses[0], self._losses[-1], steps)
+        return Outcome(ExitCode.DONE if finite else ExitCode.DIVERGED, self._losses[0], self._losses[-1], steps)
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
@@ -187,7 +187,6 @@ class _Loop:
         (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
-        point_latest(run_directory)
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
     def _compare_clocks(self) -> None:
@@ -242,7 +241,6 @@ class _Loop:
 
 def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu) -> EventWriter:
     place = mesh.place
-    world.barrier()  # rank 0 has made the directory
     header = LogHeader(
         job_toml=job.to_toml(),
         job_sha256=job.sha256,

@@ -12,7 +12,7 @@ STEPS = 50
 
 @pytest.fixture
 def device():
-    return Cpu(local_ranks=4)
+    return Cpu(sharing_ranks=4)
 
 
 def _poll_until(mailbox, count, seen):

@@ -76,9 +76,11 @@ def test_modes_for_clusters_never_sleep(monkeypatch, mode):
 
 def test_auto_sleeps_where_ranks_share_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(4)))
-    assert choose_poll("auto", local_ranks=4) == "sleep"
-    assert choose_poll("auto", local_ranks=2) == "spin"
-    assert choose_poll("yield", local_ranks=4) == "yield"
+    assert choose_poll("auto", sharing_ranks=5) == "sleep"
+    assert choose_poll("auto", sharing_ranks=4) == "yield"
+    assert choose_poll("auto", sharing_ranks=2) == "spin"
+    assert choose_poll("auto", sharing_ranks=1) == "spin"
+    assert choose_poll("yield", sharing_ranks=8) == "yield"
 
 
 def test_ordered_accumulation_adds_in_order_whatever_the_order_of_arrival():

@@ -5,7 +5,9 @@ HPCPIPE_TEST_FAULT is "what:rank:step"; the moment of the fault is written to HP
 
 import os
 
-if "HPCPIPE_TEST_FAULT" in os.environ and "PMI_RANK" in os.environ:
+MY_RANK = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+
+if "HPCPIPE_TEST_FAULT" in os.environ and MY_RANK is not None:
     import ctypes
     import signal
     import sys
@@ -19,7 +21,7 @@ if "HPCPIPE_TEST_FAULT" in os.environ and "PMI_RANK" in os.environ:
 
     def faulty(self, step, microbatch, received):
         """Run the forward, or fail."""
-        if os.environ["PMI_RANK"] == rank and step == int(at_step) and microbatch == 1:
+        if rank == MY_RANK and step == int(at_step) and microbatch == 1:
             Path(os.environ["HPCPIPE_TEST_FAULT_TIME"]).write_text(repr(time.time()))
             if what == "raise":
                 raise ArithmeticError("this stage was told to fail")
