@@ -2,9 +2,10 @@
 
 from hpcpipe.plan.accounting import USEFUL, TimeClass
 from hpcpipe.plan.caps import in_flight_caps
-from hpcpipe.plan.check import check_order
+from hpcpipe.plan.check import Peaks, check_order
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
+from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy, make_policy
 from hpcpipe.plan.seeds import derive_seed
 from hpcpipe.plan.split import balanced_split
@@ -19,6 +20,8 @@ __all__ = [
     "Hint",
     "Kind",
     "Order",
+    "Peaks",
+    "Placement",
     "Policy",
     "StagePlan",
     "Task",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpcpipe.job import Job
 from hpcpipe.models import Layer, cut, gpt_layers
-from hpcpipe.plan import ORDERS, StagePlan, check_order, in_flight_caps, make_hint, make_policy
+from hpcpipe.plan import ORDERS, Placement, StagePlan, check_order, in_flight_caps, make_hint, make_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Layout:
         if job.schedule.dispatch == "fixed":
             order = ORDERS[job.schedule.hint]
             orders = [order(stage=s, stages=stages, microbatches=microbatches) for s in range(stages)]
-            bounds = check_order(orders, microbatches=microbatches)
+            peaks = check_order(orders, placement=Placement(stages), microbatches=microbatches, split=False)
+            bounds = peaks.in_flight
         else:
             bounds = in_flight_caps(job.schedule.in_flight, stages=stages, microbatches=microbatches)
         return cls(
