@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints.gpipe import gpipe
 from hpcpipe.plan.hints.interleaved import interleaved
 from hpcpipe.plan.hints.kfkb import kfkb
 from hpcpipe.plan.hints.one_f_one_b import one_f_one_b
-from hpcpipe.plan.hints.rounds import BackwardForwardRounds
+from hpcpipe.plan.hints.rounds import ReadyRule
 from hpcpipe.plan.hints.zbv import zbv
 from hpcpipe.plan.hints.zero_bubble import zb_h1, zb_h2
 from hpcpipe.plan.placement import Placement, Shape
-from hpcpipe.plan.task import Task
+from hpcpipe.plan.task import Kind, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,14 @@ FAMILIES: dict[str, Family] = {
     "zbv": Family(zbv, split=True, chunks=2, shape="v"),
 }
 ORDERS: dict[str, Callable[..., tuple[Task, ...]]] = {name: family.make for name, family in FAMILIES.items()}
-RULES: dict[str, Callable[..., Hint]] = {"bf": BackwardForwardRounds}
+RULES: dict[str, Callable[..., Hint]] = {
+    "bf": partial(ReadyRule, "bf"),
+    "fb": partial(ReadyRule, "fb", first=Kind.F),
+    "b-priority": partial(ReadyRule, "b-priority", rounds=False),
+    "f-priority": partial(ReadyRule, "f-priority", first=Kind.F, rounds=False),
+    "bfw": partial(ReadyRule, "bfw"),
+}
+SPLIT = frozenset({"bfw", *(name for name, family in FAMILIES.items() if family.split)})
 
 
 def placement_of(name: str, *, stages: int, chunks: int | None = None) -> Placement:
@@ -74,4 +82,4 @@ def make_hint(
     raise ValueError(f"unknown hint {name!r}; known are {', '.join([*ORDERS, *RULES])}")
 
 
-__all__ = ["FAMILIES", "ORDERS", "RULES", "Family", "make_hint", "placement_of"]
+__all__ = ["FAMILIES", "ORDERS", "RULES", "SPLIT", "Family", "make_hint", "placement_of"]
