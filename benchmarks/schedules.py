@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, in_flight_caps
+from hpcpipe.plan import RULES, Kind, Limits, Placement, Schedule, Task, in_flight_caps
+from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.simulate import (
     Compute,
     HeavyTail,
@@ -54,26 +55,38 @@ class Candidate:
 
 def fixed(hint: str) -> Callable[[int, int], Schedule]:
     """Return a maker of a fixed order."""
-    return lambda stages, count: Schedule(hint, "fixed", Placement(stages), count, (Limits(),) * stages)
+
+    def make(stages: int, count: int) -> Schedule:
+        placement = placement_of(hint, stages=stages)
+        return Schedule(hint, "fixed", placement, count, (Limits(),) * stages, split=hint in SPLIT)
+
+    return make
 
 
 def ready(hint: str, in_flight: str, stash: float | None = None) -> Callable[[int, int], Schedule]:
     """Return a maker of a readiness-first schedule; a stash cap (in stages) splits the backward."""
 
     def make(stages: int, count: int) -> Schedule:
+        placement = Placement(stages) if hint in RULES else placement_of(hint, stages=stages)
         caps = in_flight_caps(in_flight, stages=stages, microbatches=count)
-        limits = tuple(Limits(cap, None if stash is None else round(stash * stages)) for cap in caps)
-        return Schedule(hint, "ready", Placement(stages), count, limits, split=stash is not None, ordered=False)
+        most = None if stash is None else round(stash * stages * placement.chunks)
+        limits = tuple(Limits(cap * placement.chunks, most) for cap in caps)
+        return Schedule(hint, "ready", placement, count, limits, split=stash is not None, ordered=False)
 
     return make
 
 
 CANDIDATES = [
     Candidate("1F1B fixed", fixed("1f1b")),
-    Candidate("GPipe fixed", fixed("gpipe")),
-    Candidate("bf, 1F1B's caps", ready("bf", "1f1b")),
-    Candidate("bf, equal memory", ready("bf", "equal-memory")),
-    Candidate("bf, 2x", ready("bf", "2x")),
+    Candidate("ZB-H1 fixed", fixed("zb-h1")),
+    Candidate("ZBV fixed", fixed("zbv")),
+    Candidate("bf 1F1B caps", ready("bf", "1f1b")),
+    Candidate("bf", ready("bf", "equal-memory")),
+    Candidate("bfw", ready("bfw", "equal-memory", 1.0)),
+    Candidate("zb-h1", ready("zb-h1", "equal-memory", 1.0)),
+    Candidate("zbv", ready("zbv", "2x", 1.0)),
+    Candidate("bf 2x", ready("bf", "2x")),
+    Candidate("bfw 2x", ready("bfw", "2x", 2.0)),
 ]
 
 

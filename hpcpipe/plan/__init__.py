@@ -2,7 +2,7 @@
 
 from hpcpipe.plan.accounting import USEFUL, TimeClass
 from hpcpipe.plan.caps import in_flight_caps
-from hpcpipe.plan.check import check_order
+from hpcpipe.plan.check import Peaks, check_order
 from hpcpipe.plan.flight import Limits
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
@@ -23,6 +23,7 @@ __all__ = [
     "Kind",
     "Limits",
     "Order",
+    "Peaks",
     "Placement",
     "Policy",
     "Schedule",

@@ -24,6 +24,8 @@ class Schedule:
         The caps of every stage, in chunk forwards.
     split, ordered
         As in `StagePlan`.
+    k
+        The group of kFkB; None for other hints.
     """
 
     hint: str
@@ -33,10 +35,18 @@ class Schedule:
     limits: tuple[Limits, ...]
     split: bool = False
     ordered: bool = True
+    k: int | None = None
 
     def stage_plan(self, stage: int, *, buckets: int = 0, replicated: bool = False) -> StagePlan:
         """Return the plan of a new step on one stage."""
-        hint = make_hint(self.hint, stage=stage, stages=self.placement.stages, microbatches=self.microbatches)
+        hint = make_hint(
+            self.hint,
+            stage=stage,
+            stages=self.placement.stages,
+            microbatches=self.microbatches,
+            k=self.k,
+            chunks=self.placement.chunks,
+        )
         return StagePlan(
             placement=self.placement,
             stage=stage,

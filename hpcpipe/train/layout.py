@@ -42,7 +42,8 @@ class Layout:
         if job.schedule.dispatch == "fixed":
             order = ORDERS[job.schedule.hint]
             orders = [order(stage=s, stages=stages, microbatches=microbatches) for s in range(stages)]
-            bounds = check_order(orders, microbatches=microbatches)
+            peaks = check_order(orders, placement=Placement(stages), microbatches=microbatches, split=False)
+            bounds = peaks.in_flight
         else:
             bounds = in_flight_caps(job.schedule.in_flight, stages=stages, microbatches=microbatches)
         return cls(
