@@ -67,8 +67,10 @@ def _mismatch(job: "Job", given: environment.World, size: int) -> str | None:
 
 def _git_revision() -> str:
     """Return the revision of the source tree that hpcpipe runs from, or nothing."""
-    folder = Path(__file__).resolve().parent
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
+    tree = Path(__file__).resolve().parents[2]
+    if not (tree / ".git").exists():  # installed; whatever repository lies further up is not ours
+        return ""
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -22,8 +22,8 @@ BANNER = (
     b"This typically refers to a problem with your application.",
     b"Please see the FAQ page for debugging suggestions",
 )
-EXIT_CODES = re.compile(rb"\[mpiexec@[^\]]*\] Exit codes: ")
-EXIT_CODES_START = b"[mpiexec@"
+OWN_LINE = re.compile(rb"\[mpiexec@[^\]]*\] (Exit codes: |Sending Ctrl-C|Press Ctrl-C)")
+OWN_LINE_START = b"[mpiexec@"
 TAIL_BYTES = 64 * 1024
 
 
@@ -73,14 +73,14 @@ class BannerFilter:
         return held
 
     def _is_banner(self, line: bytes) -> bool:
-        if EXIT_CODES.match(line):
+        if OWN_LINE.match(line):
             return True
         if line.startswith(BANNER[0]):
             return True
         return b"BAD TERMINATION" in self.said and (bool(RULE.fullmatch(line)) or line.startswith(BANNER[1:]))
 
     def _may_become_banner(self, piece: bytes) -> bool:
-        starts = (BANNER[0], EXIT_CODES_START, b"=" * 70, *(BANNER[1:] if b"BAD TERMINATION" in self.said else ()))
+        starts = (BANNER[0], OWN_LINE_START, b"=" * 70, *(BANNER[1:] if b"BAD TERMINATION" in self.said else ()))
         return any(start.startswith(piece) or piece.startswith(start) for start in starts)
 
 

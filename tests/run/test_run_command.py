@@ -140,6 +140,16 @@ def test_a_dry_run_shows_the_stages_and_starts_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_directory_that_holds_a_job_file_is_refused_and_kept(tmp_path):
+    (tmp_path / "job.toml").write_text("# mine")
+    process = hpcpipe("run", QUICKSTART, "--run-dir", ".", cwd=tmp_path)
+    assert process.returncode == 3
+    assert "job.toml" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["job.toml"]
+    assert (tmp_path / "job.toml").read_text() == "# mine"
+
+
 def test_a_file_where_the_run_directory_should_be_is_a_clear_error(tmp_path):
     (tmp_path / "runs").write_text("mine")
     process = hpcpipe("run", QUICKSTART, cwd=tmp_path)
