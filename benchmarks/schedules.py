@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from hpcpipe.plan import RULES, Kind, Limits, Placement, Schedule, Task, in_flight_caps
+from hpcpipe.plan import RULES, Kind, Limits, Placement, Schedule, Task, chunk_profile, in_flight_caps
 from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.simulate import (
     Compute,
@@ -76,6 +76,16 @@ def ready(hint: str, in_flight: str, stash: float | None = None) -> Callable[[in
     return make
 
 
+def ready_v(hint: str, scale: float = 1.0) -> Callable[[int, int], Schedule]:
+    """Return a maker of a readiness-first schedule of two chunks in a V with ZBV's own caps by chunk."""
+
+    def make(stages: int, count: int) -> Schedule:
+        limits = (Limits(stash_by_chunk=chunk_profile(stage=s, stages=stages, scale=scale)) for s in range(stages))
+        return Schedule(hint, "ready", Placement(stages, 2, "v"), count, tuple(limits), split=True, ordered=False)
+
+    return make
+
+
 CANDIDATES = [
     Candidate("1F1B fixed", fixed("1f1b")),
     Candidate("ZB-H1 fixed", fixed("zb-h1")),
@@ -84,9 +94,11 @@ CANDIDATES = [
     Candidate("bf", ready("bf", "equal-memory")),
     Candidate("bfw", ready("bfw", "equal-memory", 1.0)),
     Candidate("zb-h1", ready("zb-h1", "equal-memory", 1.0)),
-    Candidate("zbv", ready("zbv", "2x", 1.0)),
+    Candidate("zbv", ready_v("zbv")),
+    Candidate("bfw in V", ready_v("bfw")),
     Candidate("bf 2x", ready("bf", "2x")),
     Candidate("bfw 2x", ready("bfw", "2x", 2.0)),
+    Candidate("zbv 2x", ready_v("zbv", 2.0)),
 ]
 
 
@@ -136,7 +148,7 @@ def main() -> None:
         table.add_row(name, *(f"{statistics.fmean(column):.2f}" for column in speeds))
     table.add_section()
     table.add_row("memory", *(f"{peak:g}" for peak in memory))
-    Console(width=140).print(table)
+    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

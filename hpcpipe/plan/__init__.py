@@ -3,7 +3,7 @@
 from hpcpipe.plan.accounting import USEFUL, TimeClass
 from hpcpipe.plan.caps import in_flight_caps
 from hpcpipe.plan.check import Peaks, check_order
-from hpcpipe.plan.flight import Limits
+from hpcpipe.plan.flight import Limits, chunk_profile
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
 from hpcpipe.plan.placement import Placement
@@ -32,6 +32,7 @@ __all__ = [
     "TimeClass",
     "balanced_split",
     "check_order",
+    "chunk_profile",
     "derive_seed",
     "in_flight_caps",
     "make_hint",

@@ -11,24 +11,31 @@ n_F(s+1), take the last such one: stage s+1 has n_F = n_B, so its cap has room, 
 Hence all counts are equal, and stage 0 admits the next micro-batch or the step is over. Weight gradients in any order
 only add tasks that can run.
 
-Two things break that argument: chunks of one rank compete for room, and weight gradients in a fixed order hold the
-stash until those before them are done. Then the forwards of the oldest micro-batch, the first that the cap still
+Chunks that compete for one cap break that argument; caps by chunk do not: each virtual stage then has a cap of its
+own, and the argument holds along the chain of virtual stages. `chunk_profile` gives the caps with which the order ZBV
+needs the memory of 1F1B. Under a cap for all chunks together, and where weight gradients keep a fixed order and so
+hold the stash until those before them are done, the forwards of the oldest micro-batch, the first that the cap still
 waits for, are always admitted: it can finish on every stage whatever the others do, then the next one is the oldest
 (the paper, appendix C.2, completes micro-batches one by one under back-pressure). Where the order of weight gradients
-is what binds, others leave room for what the oldest has yet to start. So with one chunk no cap is ever exceeded, and
-with C chunks by C at most.
+is what binds, others leave room for what the oldest has yet to start. So with one chunk, and with caps by chunk, no
+cap is ever exceeded; a cap for C chunks together is by C at most.
 """
 
+from math import ceil
 from typing import NamedTuple
 
 from hpcpipe.plan.task import Kind, Task
 
 
 class Limits(NamedTuple):
-    """Caps in chunk forwards; None is no cap."""
+    """Caps in chunk forwards; None is no cap.
+
+    `in_flight` and `stash` bound all chunks of a stage together, `stash_by_chunk` each by itself.
+    """
 
     in_flight: int | None = None
     stash: int | None = None
+    stash_by_chunk: tuple[int, ...] | None = None
 
 
 NO_LIMITS = Limits()
@@ -78,9 +85,13 @@ class Flight:
     """
 
     def __init__(self, *, microbatches: int, chunks: int, split: bool, ordered: bool, limits: Limits) -> None:
-        sizes = {"microbatches": microbatches, "chunks": chunks}
-        self._in_flight = _Count(**sizes, limit=limits.in_flight, chained=False)
-        self._stash = _Count(**sizes, limit=limits.stash, chained=split and ordered)
+        chained = split and ordered
+        self._in_flight = _Count(microbatches=microbatches, chunks=chunks, limit=limits.in_flight, chained=False)
+        self._stash = _Count(microbatches=microbatches, chunks=chunks, limit=limits.stash, chained=chained)
+        self._by_chunk = [
+            _Count(microbatches=microbatches, chunks=1, limit=limit, chained=chained)
+            for limit in limits.stash_by_chunk or (None,) * chunks
+        ]
         self._last_kind = Kind.W if split else Kind.B
 
     @property
@@ -103,20 +114,19 @@ class Flight:
         """Return the most that were stashed."""
         return self._stash.peak
 
-    @property
-    def room(self) -> bool:
-        """Whether a forward of any micro-batch may start."""
-        return self._in_flight.room and self._stash.room
+    def room(self, chunk: int) -> bool:
+        """Return whether a forward of any micro-batch may start in a chunk."""
+        return all(count.room for count in self._counts(chunk))
 
-    def admitted(self) -> tuple[int, ...]:
-        """Return the micro-batches whose forwards may start although there is no room for all."""
-        oldest = {self._in_flight.oldest, self._stash.oldest}
-        return tuple(m for m in oldest if self._in_flight.admits(m) and self._stash.admits(m))
+    def admitted(self, chunk: int) -> tuple[int, ...]:
+        """Return the micro-batches whose forwards may start in a chunk although there is no room for all."""
+        counts = self._counts(chunk)
+        return tuple(m for m in {count.oldest for count in counts} if all(count.admits(m) for count in counts))
 
     def start_forward(self, task: Task) -> None:
         """Count a forward that starts."""
-        self._in_flight.start(task.microbatch)
-        self._stash.start(task.microbatch)
+        for count in self._counts(task.chunk):
+            count.start(task.microbatch)
 
     def finish(self, task: Task) -> None:
         """Count a backward or weight gradient that is done."""
@@ -124,3 +134,15 @@ class Flight:
             self._in_flight.finish(task.microbatch)
         if task.kind is self._last_kind:
             self._stash.finish(task.microbatch)
+            self._by_chunk[task.chunk].finish(task.microbatch)
+
+    def _counts(self, chunk: int) -> tuple[_Count, _Count, _Count]:
+        return self._in_flight, self._stash, self._by_chunk[chunk]
+
+
+def chunk_profile(*, stage: int, stages: int, scale: float = 1.0) -> tuple[int, int]:
+    """Return caps by chunk for two chunks in a V: ZBV's own peaks, 2S - 1 - s and s + 1, times `scale`.
+
+    Together they are 2S chunk forwards on every stage, the memory of 1F1B on its first (arXiv 2401.10241, section 6).
+    """
+    return ceil(scale * (2 * stages - 1 - stage)), ceil(scale * (stage + 1))

@@ -3,6 +3,7 @@
 Each lane is a heap by the hint's key, so adding and taking cost O(log n) and looking at all lanes costs O(lanes).
 """
 
+from collections.abc import Container
 from heapq import heappop, heappush
 
 from hpcpipe.plan.hint import Hint
@@ -33,12 +34,12 @@ class ReadySet:
         """Take a task out; lanes drop it when it surfaces, so this is O(log n) amortised for any member."""
         self._members.remove(task)
 
-    def tops(self, *, forwards: bool = True) -> list[Task]:
-        """Return the best task of every lane; without forwards where the in-flight cap forbids them."""
+    def tops(self, closed: Container[int] = ()) -> list[Task]:
+        """Return the best task of every lane, without the forwards of chunks whose cap is closed."""
         found = []
-        for (kind, _), lane in self._lanes.items():
+        for (kind, chunk), lane in self._lanes.items():
             while lane and lane[0][1] not in self._members:
                 heappop(lane)
-            if lane and (forwards or kind is not Kind.F):
+            if lane and (kind is not Kind.F or chunk not in closed):
                 found.append(lane[0][1])
         return found

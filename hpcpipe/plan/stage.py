@@ -63,7 +63,8 @@ class StagePlan:
         self._replicated = replicated
         self._ready = ReadySet(policy.hint)
         self._ready_at: dict[Task, int] = {}
-        self._room_at = 0
+        self._chunks = range(placement.chunks)
+        self._room_at = [0] * placement.chunks
         self.flight = Flight(
             microbatches=microbatches, chunks=placement.chunks, split=split, ordered=ordered, limits=limits
         )
@@ -104,7 +105,7 @@ class StagePlan:
         ready_at = self._ready_at.pop(task)
         if task.kind is Kind.F:
             self.flight.start_forward(task)
-            return max(ready_at, self._room_at)
+            return max(ready_at, self._room_at[task.chunk])
         return ready_at
 
     def finish(self, task: Task, now: int) -> None:
@@ -116,10 +117,11 @@ class StagePlan:
             if task.kind is Kind.B and self._split:
                 self._gradient_ready(Task(Kind.W, task.microbatch, task.chunk), now)
         if task.kind in (Kind.B, Kind.W):
-            had_room = self.flight.room
+            had_room = [self.flight.room(chunk) for chunk in self._chunks]
             self.flight.finish(task)
-            if not had_room and self.flight.room:
-                self._room_at = now
+            for chunk in self._chunks:
+                if not had_room[chunk] and self.flight.room(chunk):
+                    self._room_at[chunk] = now
         if task.kind is (Kind.W if self._split else Kind.B):
             self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
@@ -153,11 +155,12 @@ class StagePlan:
 
     def _candidates(self) -> list[Task]:
         """Return the best task of every lane that may run; where a cap is closed, few forwards may."""
-        if self.flight.room:
-            return self._ready.tops()
-        chunks = range(self._placement.chunks)
-        admitted = (Task(Kind.F, m, chunk) for m in self.flight.admitted() for chunk in chunks)
-        return self._ready.tops(forwards=False) + [task for task in admitted if task in self._ready]
+        closed = [chunk for chunk in self._chunks if not self.flight.room(chunk)]
+        tops = self._ready.tops(closed)
+        for chunk in closed:
+            admitted = (Task(Kind.F, m, chunk) for m in self.flight.admitted(chunk))
+            tops += [task for task in admitted if task in self._ready]
+        return tops
 
     def _gradient_ready(self, task: Task, now: int) -> None:
         """Ready a weight gradient now, or when its predecessors are done."""

@@ -43,7 +43,7 @@ def test_lanes_give_the_best_of_each_kind_whatever_the_order_of_arrival():
         for task in arrival:
             ready.add(task)
         assert ready.tops() == [Task(Kind.F, 2)]
-        assert ready.tops(forwards=False) == []
+        assert ready.tops(closed=[0]) == []
 
 
 def test_a_task_cannot_become_ready_twice():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_pipeline import VirtualPipeline
 
-from hpcpipe.plan import Kind, Placement, Task, TimeClass, check_order, in_flight_caps
+from hpcpipe.plan import Kind, Placement, Task, TimeClass, check_order, chunk_profile, in_flight_caps
 from hpcpipe.plan.hints import ORDERS
 
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 5), (4, 3), (4, 4), (4, 16), (8, 32)]
@@ -192,6 +192,54 @@ def _check_complete(run, microbatches, replicated, buckets):
     for order in run.order:
         assert len(order) == len(wanted)
         assert set(order) == wanted
+
+
+@settings(max_examples=300)
+@given(
+    stages=st.integers(1, 9),
+    microbatches=st.integers(1, 24),
+    by_chunk=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    shape=st.sampled_from(["round-robin", "v"]),
+    split=st.booleans(),
+    ordered=st.booleans(),
+    hint=st.sampled_from(["bf", "fb", "b-priority", "f-priority", "bfw"]),
+    seed=st.integers(0, 2**32),
+)
+def test_caps_by_chunk_are_never_exceeded_and_never_stop_the_pipeline(
+    stages, microbatches, by_chunk, shape, split, ordered, hint, seed
+):
+    run = VirtualPipeline(
+        stages=stages,
+        microbatches=microbatches,
+        chunks=len(by_chunk),
+        shape=shape,
+        split=split,
+        ordered=ordered,
+        hint=hint,
+        dispatch="ready",
+        in_flight=1000,
+        by_chunk=tuple(by_chunk),
+        duration=_drawn(seed, 20),
+        latency=_drawn(seed, 60),
+    ).run()
+    _check_complete(run, microbatches, False, 0)
+    last = Kind.W if split else Kind.B
+    for order in run.order:
+        stash, peaks = [0] * len(by_chunk), [0] * len(by_chunk)
+        for task in order:  # a task is counted when it starts: one at a time, so the one before has finished
+            stash[task.chunk] += (task.kind is Kind.F) - (task.kind is last)
+            peaks[task.chunk] = max(peaks[task.chunk], stash[task.chunk])
+        assert all(peak <= cap for peak, cap in zip(peaks, by_chunk, strict=True))
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 8), (4, 16), (8, 32)])
+def test_the_caps_by_chunk_are_the_peaks_of_the_order_zbv(stages, microbatches):
+    for stage in range(stages):
+        stash, peaks = [0, 0], [0, 0]
+        for task in ORDERS["zbv"](stage=stage, stages=stages, microbatches=microbatches):
+            stash[task.chunk] += (task.kind is Kind.F) - (task.kind is Kind.W)
+            peaks[task.chunk] = max(peaks[task.chunk], stash[task.chunk])
+        assert tuple(peaks) == chunk_profile(stage=stage, stages=stages)
 
 
 def test_weight_gradients_that_wait_for_their_order_do_not_close_the_stash_for_good():
