@@ -47,6 +47,7 @@ class Bar:
             TextColumn("{task.fields[words]}"),
             TimeRemainingColumn(),
             console=make_console(),
+            refresh_per_second=4,  # rank 0 also computes
         )
         self._task: TaskID | None = None
 
