@@ -23,7 +23,7 @@ class World:
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank: int = self.comm.rank
         self.size: int = self.comm.size
-        self.library = MPI.Get_library_version().strip("\x00").splitlines()[0].strip()
+        self.mpi_library = MPI.Get_library_version().strip("\x00").splitlines()[0].strip()
         self.host = socket.gethostname()
 
     def share(self, value: Any) -> Any:

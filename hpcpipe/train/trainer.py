@@ -130,7 +130,7 @@ class _Loop:
             self._prepare(
                 run_directory,
                 describe_environment(
-                    mpi_library=world.library,
+                    mpi_library=world.mpi_library,
                     git_revision=origin.git_revision,
                     threads=device.threads,
                     poll=poll,
@@ -253,7 +253,7 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
         started_utc=datetime.now(UTC).isoformat(),
         job_id=origin.job_id,
         restart=origin.restart,
-        mpi_library=world.library,
+        mpi_library=world.mpi_library,
         git_revision=origin.git_revision,
     )
     return EventWriter(
