@@ -76,7 +76,8 @@ def judge(ended: Ended, run_dir: Path) -> tuple[int, str]:
     if failures:
         first = failures[0]
         code = first.get("exit_code")
-        return (code if isinstance(code, int) and code else ExitCode.RANK_FAILED), _signal_of(first, ended, statuses)
+        sentence = _signal_of(first, ended, statuses) or _unsaid(first, ended)
+        return (code if isinstance(code, int) and code else ExitCode.RANK_FAILED), sentence
     if ended.returncode == 0:
         return 0, ""
     if ended.interrupted is not None:
@@ -150,6 +151,14 @@ def _signal_of(failure: dict[str, Any], ended: Ended, statuses: Sequence[int]) -
         return ""
     status = statuses[rank] if isinstance(rank, int) and rank < len(statuses) else 0
     return f"rank {rank} was {_by_signal(status & 0x7F)}; its logs are in the run directory" if status & 0x7F else ""
+
+
+def _unsaid(failure: dict[str, Any], ended: Ended) -> str:
+    """Return what a record says if nobody lived long enough to print it: the launcher kills those who would."""
+    reason = str(failure.get("reason", "")).strip()
+    if not reason or reason.splitlines()[-1] in ended.said:
+        return ""
+    return reason if "Traceback" not in reason else f"{_name(ended, failure.get('rank', -1))} failed\n{reason}"
 
 
 def _statuses(said: str) -> list[int]:

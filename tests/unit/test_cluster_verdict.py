@@ -32,8 +32,19 @@ def test_a_launcher_that_ends_well_means_success(tmp_path: Path) -> None:
 def test_what_a_rank_recorded_first_is_the_reason_and_its_exit_code_wins(tmp_path: Path) -> None:
     record(tmp_path, 0, code=4, reason="Traceback: the peer is gone", at=2)
     record(tmp_path, 2, code=6, reason="Traceback: hung", at=1)
-    assert judge(Ended(9, "", deaths=(0,)), tmp_path) == (6, "")
-    assert judge(Ended(0, ""), tmp_path) == (6, "")
+    assert judge(Ended(9, "rank 2 failed\nTraceback: hung\n", deaths=(0,)), tmp_path) == (6, "")
+    assert judge(Ended(0, "Traceback: hung\n"), tmp_path) == (6, "")
+
+
+def test_what_a_rank_recorded_but_could_not_print_any_more_is_printed_for_it(tmp_path: Path) -> None:
+    record(tmp_path, 2, code=4, reason="rank 2 (stage 2) on n1 died (process 7); the job ends on all ranks")
+    code, sentence = judge(Ended(7, "", ranks=RANKS), tmp_path)
+    assert code == 4
+    assert sentence == "rank 2 (stage 2) on n1 died (process 7); the job ends on all ranks"
+    record(tmp_path, 2, code=4, reason="Traceback (most recent call last):\nArithmeticError: told to fail")
+    _, sentence = judge(Ended(4, "", ranks=RANKS), tmp_path)
+    assert sentence.startswith("rank 2")
+    assert sentence.endswith("ArithmeticError: told to fail")
 
 
 def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
