@@ -163,6 +163,7 @@ def _draw_legend(figure: "Figure", shown: set[str]) -> None:
         Patch(facecolor=look.color, edgecolor=look.edge, hatch=look.hatch, linewidth=0.5, label=look.name)
         for look in looks
     ]
+    handles.append(Patch(facecolor="white", edgecolor="#BDBDBD", linewidth=0.5, label=NAME[TimeClass.RUNTIME]))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(len(handles), 9), frameon=False, fontsize=8,
         handlelength=1.4, columnspacing=1.4,

@@ -103,6 +103,7 @@ Exit codes:
   2  wrong input             6  a hang was found
   3  the environment does    75 stopped by a signal
      not fit                    after a checkpoint
+  130, 143  interrupted
 """
 
 

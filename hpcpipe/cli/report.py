@@ -28,7 +28,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         )
     if outcome.exit_code == ExitCode.DIVERGED:
         console.print(
-            f"the loss is not a number any more after step {outcome.steps}: stopped on all ranks; try a smaller lr"
+            f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"
         )
     if job.events.on:
         try:

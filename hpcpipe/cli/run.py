@@ -7,8 +7,15 @@ import click
 
 from hpcpipe.exit_code import ExitCode
 
+EXAMPLES = """\b
+Examples:
+  hpcpipe run jobs/quickstart.toml
+  hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.in_flight=2x
+  srun hpcpipe run job.toml
+"""
 
-@click.command()
+
+@click.command(epilog=EXAMPLES)
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Change one value; repeatable.")
 @click.option("-n", "--ranks", type=click.IntRange(min=1), help="Ranks to start; the product of [parallel].")
@@ -20,16 +27,10 @@ from hpcpipe.exit_code import ExitCode
 def run(
     job_file: Path, overrides: tuple[str, ...], ranks: int | None, run_dir: Path | None, dry_run: bool, quiet: bool
 ) -> None:
-    r"""Train the model that JOB.toml describes.
+    """Train the model that JOB.toml describes.
 
     Under srun or mpiexec the ranks of that launcher are used; started plainly, the ranks of [parallel] are started
     here.
-
-    \b
-    Examples:
-      hpcpipe run jobs/quickstart.toml
-      hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.in_flight=2x
-      srun hpcpipe run job.toml
     """
     from hpcpipe.cluster import environment
     from hpcpipe.job import JobError, load_job

@@ -1,5 +1,6 @@
 """Start a job's ranks from a plain command; loads neither MPI nor torch, which only the ranks need."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import make_run_directory, point_latest
 
+CLAIMED_VARIABLE = "HPCPIPE_CLAIMED"
+"""Tells the ranks which run directory the process that starts them has claimed for them."""
+
 
 def start_ranks(job: Job, words: list[str], run_dir: Path | None) -> int:
     """Start the ranks of a job with the words of its command line, stay until they end, and return the exit code."""
@@ -18,7 +22,8 @@ def start_ranks(job: Job, words: list[str], run_dir: Path | None) -> int:
         return ExitCode.ENVIRONMENT
     columns = terminal_columns()
     command = [sys.executable, "-m", "hpcpipe", "run", *words, "--run-dir", str(directory)]
-    return launch(command, job.parallel.ranks, directory, {COLUMNS_VARIABLE: str(columns)} if columns else None)
+    extra = {CLAIMED_VARIABLE: str(directory)} | ({COLUMNS_VARIABLE: str(columns)} if columns else {})
+    return launch(command, job.parallel.ranks, directory, extra)
 
 
 def make_directory(job: Job, run_directory: Path | None) -> Path | None:
@@ -31,8 +36,14 @@ def make_directory(job: Job, run_directory: Path | None) -> Path | None:
             point_latest(made)
             return made
         run_directory.mkdir(parents=True, exist_ok=True)
-        if (taken := run_directory / "job.toml").exists():  # of an earlier run, or the user's own
-            raise FileExistsError(f"{taken} is there already and would be replaced")
+        if os.environ.get(CLAIMED_VARIABLE) != str(run_directory):
+            (run_directory / "job.toml").open("x").close()  # ours from here on; rank 0 fills it
+    except FileExistsError as error:
+        print(
+            f"hpcpipe: {error.filename} is there already, of another run or your own; choose another --run-dir",
+            file=sys.stderr,
+        )
+        return None
     except OSError as error:
         print(
             f"hpcpipe: cannot make the run directory: {error}; choose another place with [job] run_dir or --run-dir",
