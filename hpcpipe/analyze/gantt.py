@@ -165,7 +165,7 @@ def _draw_legend(figure: "Figure", shown: set[str]) -> None:
     ]
     handles.append(Patch(facecolor="white", edgecolor="#BDBDBD", linewidth=0.5, label=NAME[TimeClass.RUNTIME]))
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), 9), frameon=False, fontsize=8,
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 10), frameon=False, fontsize=8,
         handlelength=1.4, columnspacing=1.4,
     )  # fmt: skip
 
