@@ -8,6 +8,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+_PATIENCE_S = 0.5
 _LINUX = sys.platform == "linux"
 
 
@@ -87,7 +89,9 @@ class PeerWatch:
         )
         failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, ExitCode.RANK_FAILED, reason)
         try:
-            if failure.write(self._run_directory):  # else it has said itself why, or another rank has
+            if failure.write(self._run_directory):
                 sys.stderr.write(f"hpcpipe: {reason}\n")
+            else:  # it has said itself why, or another witness is about to: our abort must not cut it short
+                time.sleep(_PATIENCE_S)
         finally:
             abort(self._comm, ExitCode.RANK_FAILED)

@@ -60,6 +60,24 @@ def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
         assert "ArithmeticError" in process.stderr
 
 
+@pytest.mark.parametrize("what", ["kill", "vanish"])
+def test_where_the_launcher_does_nothing_the_job_ends_as_fast(tmp_path, what):
+    version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    leave = ["-disable-auto-cleanup"] if "HYDRA" in version else []  # Open MPI ends the others itself
+    command = [MPIEXEC, *leave, "-n", "4", sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART)]
+    process = subprocess.run(
+        [*command, *small("job.steps=1000")],
+        cwd=tmp_path,
+        env={**os.environ, **_environment(tmp_path, what)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+    assert process.returncode != 0
+
+
 @pytest.mark.parametrize("what", ["raise", "kill"])
 def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(tmp_path, what):
     hpcpipe("run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, what))
