@@ -10,7 +10,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.schema import TABLES, Section
+from hpcpipe.job.schema import TABLES, VARIANTS
+from hpcpipe.job.section import Section
 from hpcpipe.job.words import describe, listing, nearest, show
 
 WANTED = {
@@ -104,7 +105,10 @@ def unknown_key(table: str, section: type[Section], name: str, value: object) ->
     home = [f"[{other}]" for other, fields in TABLES.items() if name in fields.model_fields and other != table]
     if near and near.replace("_", "") == name.lower().replace("-", "").replace("_", ""):
         home = []
-    if home:
+    kinds = [kind for kind, other in VARIANTS.get(table, {}).items() if name in other.model_fields]
+    if kinds:
+        hint = f"{name} goes with kind = {listing([show(kind) for kind in kinds], 'or')}"
+    elif home:
         hint = f"{name} belongs in {listing(home, 'or')}"
     elif near:
         hint = f"did you mean {near}?"

@@ -14,7 +14,8 @@ from hpcpipe.job.checks import CHECKS
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
 from hpcpipe.job.overrides import parse_overrides
-from hpcpipe.job.schema import TABLES, Data, Job, Model, Section
+from hpcpipe.job.schema import TABLES, VARIANTS, Gpt, Job, Text
+from hpcpipe.job.section import Section
 from hpcpipe.job.source import read_source
 from hpcpipe.job.syntax import parse
 from hpcpipe.job.words import nearest
@@ -65,26 +66,27 @@ class _Reading:
         """Return the job; its wrong values, noted in `wrong`, are stood in for by examples."""
         tables = self._tables(self.document.values)
         sections: dict[str, Section] = {}
-        for name, section in TABLES.items():
+        for name in TABLES:
             values = dict(tables[name] or {})
+            section = _variant(name, values)
             if name == "job":
                 values.setdefault("name", self.path.stem)
             model = sections.get("model")
-            if name == "data" and isinstance(model, Model) and ("model", "context") not in self.wrong:
+            if section is Text and isinstance(model, Gpt) and ("model", "context") not in self.wrong:
                 values.setdefault("seq_len", model.context)
             if tables[name] is None:
                 self.wrong |= {(name, key) for key in section.model_fields}
                 sections[name] = section.model_validate(_examples(section, section.model_fields))
             else:
                 sections[name] = self._section(name, section, values)
-        if isinstance(data := sections["data"], Data):
+        if isinstance(data := sections["data"], Text):
             data.set_folder(self.path.parent.absolute())
         return Job.model_construct(None, run=sections.pop("job"), **sections)
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
         for check in CHECKS:
-            if self.wrong & set(check.needs):
+            if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):
                 written = [path for path in (problem.path, *check.needs) if self.document.is_written(path)]
@@ -140,6 +142,19 @@ class _Reading:
             good = section.model_validate(usable | _examples(section, bad))
         self.wrong |= {(table, name) for name in faulty}
         return good
+
+
+def _variant(table: str, values: Mapping[str, Any]) -> type[Section]:
+    """Return the section of the table's kind; the usual one where the kind is missing or wrong, which is said later."""
+    kind = values.get("kind")
+    return VARIANTS.get(table, {}).get(kind, TABLES[table]) if isinstance(kind, str) else TABLES[table]
+
+
+def _has(job: Job, path: tuple[str | int, ...]) -> bool:
+    """Return whether the job's table has the key: not every kind does."""
+    table, key = path
+    section = job.run if table == "job" else getattr(job, str(table))
+    return key in type(section).model_fields
 
 
 def _examples(section: type[Section], names: Iterable[str]) -> dict[str, Any]:

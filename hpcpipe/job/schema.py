@@ -1,27 +1,26 @@
 """The tables and keys of a job file as typed, frozen sections; the defaults and limits of single values stand here.
 
 What several values must satisfy together is in checks.py. Every key does something: what no code obeys is not accepted.
+The keys of a table may depend on its `kind`; then it is one section a kind (VARIANTS).
 """
 
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from hpcpipe.job import values
 from hpcpipe.job.datafile import resolve
-from hpcpipe.job.values import Betas, Count, InFlight, Seed, Slots, Split
+from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
+from hpcpipe.job.section import Section
+from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
+from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
+from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 
 Name = Annotated[str, AfterValidator(values.folder_name)]
 FileText = Annotated[str, AfterValidator(values.text)]
 Folder = Annotated[Path, BeforeValidator(values.to_path), PlainSerializer(str)]
-
-
-class Section(BaseModel):
-    """A table of the job file: frozen, strict about types, closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Run(Section):
@@ -36,10 +35,15 @@ class Run(Section):
     )
 
 
-class Model(Section):
-    """`[model]`: a GPT's sizes."""
+ModelKind = Literal["gpt", "synthetic"]
+DataKind = Literal["text", "synthetic"]
+DeviceKind = Literal["auto", "cpu", "emulated"]
 
-    kind: Literal["gpt"] = Field(description="kind of model", examples=["gpt"])
+
+class Gpt(Section):
+    """`[model]` of kind "gpt": its sizes."""
+
+    kind: ModelKind = Field(description="kind of model", examples=["gpt"])
     layers: Count = Field(description="transformer blocks", examples=[4])
     dim: Count = Field(description="width of the residual stream", examples=[128])
     heads: Count = Field(description="attention heads, which divide dim", examples=[4])
@@ -48,10 +52,16 @@ class Model(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are dropped in training")
 
 
-class Data(Section):
-    """`[data]`: the text to train on; every byte is a token."""
+class SyntheticModel(Section):
+    """`[model]` of kind "synthetic": no parameters, only the times of the emulated device."""
 
-    kind: Literal["text"] = Field(description="kind of data", examples=["text"])
+    kind: ModelKind = Field(description="kind of model", examples=["synthetic"])
+
+
+class Text(Section):
+    """`[data]` of kind "text": the text to train on; every byte is a token."""
+
+    kind: DataKind = Field(description="kind of data", examples=["text"])
     path: FileText = Field(
         description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
         examples=["corpus.txt"],
@@ -71,13 +81,20 @@ class Data(Section):
         return resolve(self.path, folder=self._folder)
 
 
+class SyntheticData(Section):
+    """`[data]` of kind "synthetic": none."""
+
+    kind: DataKind = Field(description="kind of data", examples=["synthetic"])
+
+
 class Parallel(Section):
     """`[parallel]`: the mesh of ranks and the layers of each stage."""
 
     pipeline: Count = Field(default=1, description="pipeline stages")
     data: Count = Field(default=1, description="replicas of the pipeline")
     tensor: Annotated[Count, AfterValidator(values.tensor)] = Field(default=1, description="tensor slices of a stage")
-    split: Split = Field(default="auto", description='layers of each stage, or "auto" for even stages')
+    chunks: Chunks = Field(default="auto", description='virtual stages of a rank, or "auto": as many as the hint wants')
+    split: Split = Field(default="auto", description='layers of each virtual stage, or "auto" for even ones')
 
     @property
     def ranks(self) -> int:
@@ -95,11 +112,13 @@ class Batch(Section):
 class Schedule(Section):
     """`[schedule]`: what ranks the work, and whether it may wait for its turn."""
 
-    hint: Literal["gpipe", "1f1b", "bf"] = Field(default="bf", description="ranking of the tasks")
+    hint: HintName = Field(default="bf", description="ranking of the tasks")
     dispatch: Literal["ready", "fixed"] = Field(
         default="ready", description="take what is ready, or wait for the order"
     )
-    in_flight: InFlight = Field(default="equal-memory", description="cap on forwards minus backwards of a stage")
+    k: Count = Field(default=1, description="micro-batches of a group of kfkb")
+    in_flight: Cap = Field(default="equal-memory", description="cap on forwards minus backwards of a stage")
+    stash: Cap = Field(default="equal-memory", description="cap on forwards minus weight gradients of a stage")
     accumulate: Literal["ordered", "arrival"] = Field(
         default="ordered", description="order in which gradients are summed"
     )
@@ -131,7 +150,35 @@ class Comm(Section):
 class Device(Section):
     """`[device]`: where stages compute."""
 
-    kind: Literal["auto", "cpu"] = Field(default="auto", description="kind of device")
+    kind: DeviceKind = Field(default="auto", description="kind of device")
+
+
+class Emulated(Section):
+    """`[device]` of kind "emulated": tasks take time and nothing else, so many ranks fit on few cores.
+
+    Times and sizes are one for all stages or a list with one for each; a chunk takes its share of its stage's time.
+    """
+
+    kind: DeviceKind = Field(default="emulated", description="kind of device")
+    forward_ms: Milliseconds = Field(description="time of a micro-batch's forward on a stage", examples=[5.0])
+    backward_ms: Milliseconds = Field(description="time of its whole backward", examples=[10.0])
+    weight_ms: Milliseconds = Field(
+        default=0.0, description="the part of the backward that is the weight gradient; 0: it cannot be split off"
+    )
+    message_bytes: int = Field(default=4096, ge=0, le=values.LARGEST, description="bytes of every activation sent on")
+
+    def of(self, key: Literal["forward_ms", "backward_ms", "weight_ms"], stage: int) -> float:
+        """Return the time of a stage."""
+        times: float | tuple[float, ...] = getattr(self, key)
+        return times[stage] if isinstance(times, tuple) else times
+
+
+class Variability(Section):
+    """`[variability]`: what varies, for experiments; a pure function of seed, step, stage, micro-batch and kind."""
+
+    seed: Seed = Field(default=0, description="seed of all draws")
+    compute: Compute = Field(default=NoCompute(model="none"), description="how the times of tasks vary")
+    network: Network = Field(default=NoNetwork(model="none"), description="how long messages take")
 
 
 class Events(Section):
@@ -146,14 +193,15 @@ class Job(Section):
     """A checked job. The table `[job]` is the attribute `run`; every other table has its own name."""
 
     run: Run = Field(alias="job")
-    model: Model
-    data: Data
+    model: Gpt | SyntheticModel
+    data: Text | SyntheticData
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
     optimizer: Optimizer = Optimizer()
     comm: Comm = Comm()
-    device: Device = Device()
+    device: Device | Emulated = Device()
+    variability: Variability = Variability()
     events: Events = Events()
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("model", "data")
@@ -163,9 +211,36 @@ class Job(Section):
         import tomli_w
 
         tables: dict[str, dict[str, Any]] = self.model_dump(by_alias=True)
-        if not self.data.path.startswith("package:"):
+        if isinstance(self.data, Text) and not self.data.path.startswith("package:"):
             tables["data"]["path"] = str(self.data.resolved_path)
         return tomli_w.dumps(tables)
+
+    @property
+    def chunks(self) -> int:
+        """How many virtual stages each rank of the pipeline holds."""
+        return self.placement.chunks
+
+    @property
+    def placement(self) -> Placement:
+        """Where the virtual stages lie."""
+        chunks, stages = self.parallel.chunks, self.parallel.pipeline
+        given = chunks if isinstance(chunks, int) else None
+        hint = self.schedule.hint
+        if hint in FAMILIES and given in (None, FAMILIES[hint].chunks):
+            return placement_of(hint, stages=stages, chunks=FAMILIES[hint].chunks or 2)
+        return Placement(stages, given or 1)
+
+    def orders(self) -> tuple[tuple[Task, ...], ...]:
+        """Return the order of every stage, where the hint is one."""
+        size = {"stages": self.parallel.pipeline, "microbatches": self.batch.microbatches, "chunks": self.chunks}
+        k = self.schedule.k if FAMILIES[self.schedule.hint].takes_k else None
+        hints = [make_hint(self.schedule.hint, stage=stage, k=k, **size) for stage in range(self.parallel.pipeline)]
+        return tuple(hint.tasks for hint in hints if isinstance(hint, Order))
+
+    def peaks(self) -> Peaks:
+        """Return what every stage holds at most when it follows the order, in forwards of a chunk."""
+        split = self.schedule.hint in SPLIT
+        return check_order(self.orders(), placement=self.placement, microbatches=self.batch.microbatches, split=split)
 
     @property
     def sha256(self) -> str:
@@ -175,14 +250,22 @@ class Job(Section):
 
 TABLES: dict[str, type[Section]] = {
     "job": Run,
-    "model": Model,
-    "data": Data,
+    "model": Gpt,
+    "data": Text,
     "parallel": Parallel,
     "batch": Batch,
     "schedule": Schedule,
     "optimizer": Optimizer,
     "comm": Comm,
     "device": Device,
+    "variability": Variability,
     "events": Events,
 }
 """The sections by the name of their table."""
+
+VARIANTS: dict[str, dict[str, type[Section]]] = {
+    "model": {"gpt": Gpt, "synthetic": SyntheticModel},
+    "data": {"text": Text, "synthetic": SyntheticData},
+    "device": {"auto": Device, "cpu": Device, "emulated": Emulated},
+}
+"""The sections of the tables whose keys depend on their `kind`; TABLES holds the usual one."""

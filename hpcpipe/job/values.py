@@ -11,9 +11,11 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from hpcpipe.job.words import describe, show
+from hpcpipe.job.words import describe, listing, nearest, show
+from hpcpipe.plan import ORDERS, RULES
 
 LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
+MOST_MS = 1e9
 MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -42,10 +44,10 @@ def _counts(value: list[Any] | tuple[Any, ...], *, what: str, example: str) -> t
     return tuple(value)
 
 
-def _in_flight(value: Any) -> str | int | tuple[int, ...]:
+def _cap(value: Any) -> str | int | tuple[int, ...]:
     known = '"equal-memory", "1f1b", a multiple of 1f1b such as "2x", a number, or a list with one number per stage'
     if isinstance(value, list | tuple):
-        return _counts(value, what="the cap of each stage", example="in_flight = [4, 3, 2, 1]")
+        return _counts(value, what="the cap of each stage", example="[4, 3, 2, 1]")
     if _is_int(value):
         if not 1 <= value <= LARGEST:
             raise wrong(
@@ -57,11 +59,45 @@ def _in_flight(value: Any) -> str | int | tuple[int, ...]:
             return value
         if MULTIPLE.fullmatch(value):
             if float(value[:-1]) == 0 or not isfinite(float(value[:-1])):
-                raise wrong(f"must be a multiple above 0, got {show(value)}", 'for example in_flight = "1.5x"')
+                raise wrong(f"must be a multiple above 0, got {show(value)}", 'for example "1.5x"')
             return value
         if value.isdecimal():
-            raise wrong(f"must be a number without quotes, got {describe(value)}", f"write in_flight = {int(value)}")
+            raise wrong(f"must be a number without quotes, got {describe(value)}", f"write {int(value)}")
     raise wrong(f"must be one of the known caps, got {describe(value)}", f"known are {known}")
+
+
+def _chunks(value: Any) -> str | int:
+    if value == "auto":
+        return "auto"
+    if _is_int(value) and 1 <= value <= LARGEST:
+        return int(value)
+    raise wrong(
+        f'must be "auto" or a whole number of at least 1, got {describe(value)}',
+        'for example chunks = "auto" or chunks = 2',
+    )
+
+
+def _hint(value: Any) -> str:
+    known = listing([*(show(name) for name in (*ORDERS, *RULES)), '"file:PATH"'], "or")
+    if not isinstance(value, str):
+        raise wrong(f"must be {known}, got {describe(value)}", 'for example hint = "bf"')
+    if value in ORDERS or value in RULES:
+        return value
+    near = nearest(value, [*ORDERS, *RULES])
+    meant = f"did you mean {show(near)}? " if near else ""
+    raise wrong(f"= {show(value)} is not known", f"{meant}it must be {known}")
+
+
+def _milliseconds(value: Any) -> float | tuple[float, ...]:
+    example = "for example 5.0 or [5.0, 6.0]"
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not entries:
+        raise wrong("must list the time of each stage, got an empty list", example)
+    for index, entry in enumerate(entries):
+        if isinstance(entry, bool) or not isinstance(entry, int | float) or not 0 <= entry < MOST_MS:
+            where = (index,) if isinstance(value, list | tuple) else ()
+            raise wrong(f"must be a number from 0 on, got {describe(entry)}", example, *where)
+    return tuple(map(float, entries)) if isinstance(value, list | tuple) else float(value)
 
 
 def _slots(value: Any) -> str | int:
@@ -137,7 +173,10 @@ def to_path(value: Any) -> Any:
     return Path(checked).expanduser() if isinstance(checked, str) else checked
 
 
-InFlight = Annotated[str | int | tuple[int, ...], PlainValidator(_in_flight)]
+Cap = Annotated[str | int | tuple[int, ...], PlainValidator(_cap)]
+Chunks = Annotated[str | int, PlainValidator(_chunks)]
+HintName = Annotated[str, PlainValidator(_hint)]
+Milliseconds = Annotated[float | tuple[float, ...], PlainValidator(_milliseconds)]
 Slots = Annotated[str | int, PlainValidator(_slots)]
 Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
 Betas = Annotated[tuple[float, float], PlainValidator(_betas)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcpipe.job import Job
+from hpcpipe.job.schema import Gpt, Text
 from hpcpipe.models import Layer, build, cut, gpt_layers
 from hpcpipe.plan import ORDERS, Limits, Placement, Schedule, check_order, in_flight_caps
 
@@ -29,6 +30,8 @@ class Layout:
     @classmethod
     def of(cls, job: Job) -> "Layout":
         """Lay out a checked job."""
+        assert isinstance(job.model, Gpt)
+        assert isinstance(job.data, Text)
         model, data, stages, microbatches = job.model, job.data, job.parallel.pipeline, job.batch.microbatches
         layers = gpt_layers(
             layers=model.layers,

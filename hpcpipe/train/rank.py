@@ -9,6 +9,7 @@ from hpcpipe.data import TextBatches
 from hpcpipe.device import Cpu
 from hpcpipe.events import EventWriter
 from hpcpipe.job import Job
+from hpcpipe.job.schema import Gpt, Text
 from hpcpipe.models import build, next_token_loss
 from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Engine, Mailbox, Mesh, Stage, Waiting
@@ -81,6 +82,8 @@ def _make_stage(
     parameters: list[nn.Parameter],
     sink: Accumulator,
 ) -> Stage:
+    assert isinstance(job.data, Text)
+    assert isinstance(job.model, Gpt)
     place, batch = mesh.place, job.batch
     batches = None
     if place.first or place.last:
@@ -129,4 +132,5 @@ def _make_mailbox(job: Job, layout: Layout, mesh: Mesh, device: Cpu) -> Mailbox:
 
 def tokens_per_step(job: Job) -> int:
     """Return the tokens of the global batch."""
+    assert isinstance(job.data, Text)
     return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data * job.data.seq_len

@@ -113,7 +113,8 @@ def test_an_unknown_table_names_the_nearest_and_its_keys_are_checked_all_the_sam
     faults = faults_of(extended(tmp_path, "[shedule]\nhint = 3\n"))
     assert [fault.message for fault in faults] == [
         "unknown table [shedule]",
-        'hint must be "gpipe", "1f1b" or "bf", got 3',
+        'hint must be "gpipe", "1f1b", "kfkb", "interleaved", "zb-h1", "zb-h2", "zbv", "bf", "fb", "b-priority", '
+        '"f-priority", "bfw" or "file:PATH", got 3',
     ]
     assert faults[0].hint == "did you mean [schedule]?"
     assert place(faults[1]) == (15, 8)
@@ -165,7 +166,7 @@ def test_a_list_of_tables_and_a_value_in_a_tables_place_are_refused(tmp_path: Pa
         ),
         (
             "[device]\nkind = 1979-05-27",
-            'kind must be "auto" or "cpu", got the date 1979-05-27',
+            'kind must be "auto", "cpu" or "emulated", got the date 1979-05-27',
             'for example kind = "auto"',
         ),
         ("[job]\nname = 'a/b'", 'name must be usable as the name of a folder, got "a/b"', 'no "/"'),

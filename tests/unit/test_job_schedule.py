@@ -1,0 +1,120 @@
+"""Job files of emulated devices, chunks and every hint: what they become, and what does not go together."""
+
+from pathlib import Path
+
+import pytest
+from job_text import VALID, fault_of, faults_of, write_job
+
+from hpcpipe.job import load_job
+from hpcpipe.job.injected import COMPUTE, NETWORK
+from hpcpipe.job.schema import Emulated
+from hpcpipe.plan import ORDERS, RULES
+
+EMULATED = """\
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = 5
+backward_ms = [10, 12]
+weight_ms = 5.0
+[parallel]
+pipeline = 2
+"""
+
+
+def emulated(folder: Path, *replaced: tuple[str, str]) -> Path:
+    text = EMULATED
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    return write_job(folder, text, corpus=None)
+
+
+def test_an_emulated_job_needs_no_data_and_resolves_to_itself(tmp_path: Path) -> None:
+    job = load_job(
+        emulated(tmp_path),
+        ['variability.compute={ model = "lognormal", sigma = 0.6 }', 'variability.network={ model = "bursts" }'],
+    )
+    assert isinstance(job.device, Emulated)
+    assert [job.device.of("backward_ms", stage) for stage in (0, 1)] == [10.0, 12.0]
+    assert job.device.of("forward_ms", 1) == 5.0
+    (tmp_path / "again.toml").write_text(job.to_toml(), encoding="utf-8")
+    assert load_job(tmp_path / "again.toml").to_toml() == job.to_toml()
+
+
+@pytest.mark.parametrize("hint", [*ORDERS, *RULES])
+def test_every_hint_is_accepted_and_brings_its_chunks(tmp_path: Path, hint: str) -> None:
+    job = load_job(emulated(tmp_path), [f"schedule.hint={hint}", "batch.microbatches=6"])
+    assert job.chunks == (2 if hint in ("interleaved", "zbv") else 1)
+    assert job.placement.shape == ("v" if hint == "zbv" else "round-robin")
+    if hint in ORDERS:
+        assert [len(order) % 6 for order in job.orders()] == [0, 0]
+
+
+def test_an_unknown_hint_names_the_nearest(tmp_path: Path) -> None:
+    fault = fault_of(emulated(tmp_path), "schedule.hint=zb1")
+    assert fault.message == 'hint = "zb1" is not known'
+    assert fault.hint.startswith('did you mean "zbv"?') or fault.hint.startswith('did you mean "zb-h1"?')
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "hint"),
+    [
+        ("parallel.chunks=3 schedule.hint=zbv", 'chunks = 3, but hint = "zbv" has 2 chunks a stage', "set chunks = 2"),
+        ("schedule.k=2", 'k = 2 has no effect with hint = "bf"', 'set hint = "kfkb"'),
+        ("schedule.k=9 schedule.hint=kfkb", "k = 9 is more than the 8 micro-batches of a step", "set k to at most 8"),
+        ("schedule.stash=2x", 'stash = "2x" has no effect with hint = "bf"', "a hint that splits"),
+        ("schedule.stash=[1]", "stash lists 1 stage, but pipeline = 2", "list 2 caps"),
+        ("schedule.dispatch=fixed schedule.hint=bfw", 'hint = "bfw" is none', 'set hint = "1f1b"'),
+        ("device.weight_ms=0 schedule.hint=zbv", "weight_ms = 0 says that it cannot be split", "often a half"),
+        ("device.weight_ms=11", "weight_ms = 11 of stage 0 is more than its whole backward", "the part of backward_ms"),
+        ("device.forward_ms=[1,2,3]", "forward_ms lists 3 stages, but pipeline = 2", "list 2 numbers"),
+        ("device.forward_ms=[1,-2]", "forward_ms[1] must be a number from 0 on, got -2", "for example 5.0"),
+        ("model.layers=3", "unknown key layers in [model]", 'layers goes with kind = "gpt"'),
+        (
+            'variability.compute={model="straggler",stage=2}',
+            "stage = 2 is not in a pipeline of 2 stages",
+            "stages count from 0 to 1",
+        ),
+        ('variability.compute={model="encoder",stages=3}', "stages = 3 is more than pipeline = 2", "at most 2"),
+        (
+            'variability.compute={model="lognormal",sigma=-1}',
+            "compute is wrong: sigma must be greater than or equal to 0",
+            '"lognormal" has sigma',
+        ),
+        ('variability.compute={model="lognormale"}', "compute has the unknown model", 'did you mean "lognormal"?'),
+        ("variability.network={base_ms=1}", "network needs a model", '"constant", "lognormal" or "bursts"'),
+        ("variability.network=3", "network must be a table with a model, got 3", "for example"),
+    ],
+)
+def test_what_does_not_go_together_is_one_fault_with_the_way_out(
+    tmp_path: Path, override: str, message: str, hint: str
+) -> None:
+    faults = faults_of(emulated(tmp_path), *override.split())
+    said = [fault for fault in faults if message in fault.message]
+    assert said, faults
+    assert hint in said[0].hint
+
+
+def test_real_and_synthetic_do_not_mix(tmp_path: Path) -> None:
+    fault = fault_of(write_job(tmp_path, VALID), "device.kind=emulated", "device.forward_ms=1", "device.backward_ms=2")
+    assert "[model] and [data] are real" in fault.message
+    fault = fault_of(write_job(tmp_path, VALID), 'variability.network={ model = "constant" }')
+    assert "varies only what an emulated device does" in fault.message
+
+
+def test_virtual_stages_need_layers_and_split_entries(tmp_path: Path) -> None:
+    path = write_job(tmp_path, VALID)
+    assert "2 stages x 3 chunks" in fault_of(path, "parallel.chunks=3").message
+    assert "pipeline x chunks = 4" in fault_of(path, "parallel.chunks=2", "parallel.split=[2,2]").message
+    assert load_job(path, ["parallel.chunks=2", "parallel.split=[1,1,1,1]"]).chunks == 2
+
+
+@pytest.mark.parametrize(("key", "models"), [("compute", COMPUTE), ("network", NETWORK)])
+def test_every_model_of_variability_has_defaults(tmp_path: Path, key: str, models: dict[str, type]) -> None:
+    for name in models:
+        job = load_job(emulated(tmp_path), [f'variability.{key}={{ model = "{name}" }}'])
+        assert getattr(job.variability, key).model == name
