@@ -3,7 +3,7 @@
 It decides nothing: what runs next is the plan's choice, how long it takes and when messages arrive is given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -26,17 +26,39 @@ class Row(NamedTuple):
     end: int
 
 
+class Message(NamedTuple):
+    """What one stage sent to another, and the task that it feeds there; times in ns."""
+
+    source: int
+    target: int
+    task: Task
+    sent: int
+    arrived: int
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """What happened; lists are by stage, peaks in chunk forwards."""
+    """What happened; lists but `messages` are by stage, peaks in chunk forwards, times in ns.
 
-    step_ns: int
+    A stage's `rows` cover its time from `begin` to the end of the step without a gap; `beside` holds the
+    reduce-scatters and all-gathers, which take no time of the stage. `end` is when a stage was done.
+    """
+
+    begin: list[int]
+    end: list[int]
     rows: list[list[Row]]
+    beside: list[list[Row]]
+    messages: list[Message]
     peak_in_flight: list[int]
     peak_stash: list[int]
 
+    @property
+    def step_ns(self) -> int:
+        """Return the time from the first stage's begin until every stage is done."""
+        return max(self.end) - min(self.begin)
+
     def classes(self, stage: int) -> dict[TimeClass, int]:
-        """Return the ns of each class on a stage; they sum to `step_ns`."""
+        """Return the ns of each class on a stage; they sum to its time from its begin to the step's end."""
         sums: dict[TimeClass, int] = {}
         for row in self.rows[stage]:
             sums[row.cause] = sums.get(row.cause, 0) + row.end - row.start
@@ -46,25 +68,37 @@ class SimulatedStep:
     def bubble_ratio(self) -> float:
         """Return 1 - useful / wall over all stages."""
         useful = sum(row.end - row.start for rows in self.rows for row in rows if row.task is not None)
-        return 1.0 - useful / (self.step_ns * len(self.rows))
+        return 1.0 - useful / sum(max(self.end) - begin for begin in self.begin)
 
 
-_CLASS = {Kind.F: TimeClass.FORWARD, Kind.B: TimeClass.BACKWARD, Kind.W: TimeClass.WEIGHT}
+_CLASS = {
+    Kind.F: TimeClass.FORWARD,
+    Kind.B: TimeClass.BACKWARD,
+    Kind.W: TimeClass.WEIGHT,
+    Kind.UPDATE: TimeClass.UPDATE,
+    Kind.RS: TimeClass.EXPOSED_COMM,
+    Kind.AG: TimeClass.EXPOSED_COMM,
+}
+_BESIDE = (Kind.RS, Kind.AG)
 
 
 class _Stage:
     """One stage's plan, what it is doing, and what it did."""
 
-    def __init__(self, plan: StagePlan) -> None:
+    def __init__(self, plan: StagePlan, begin: int) -> None:
         self.plan = plan
+        self.begin = begin
+        self.end = begin
         self.rows: list[Row] = []
+        self.beside: list[Row] = []
         self.busy = False
-        self._idle: tuple[TimeClass, int] = TimeClass.WARMUP, 0
+        self._idle: tuple[TimeClass, int] = TimeClass.WARMUP, begin
 
     def end_wait(self, now: int) -> None:
         cause, since = self._idle
         if now > since:
             self.rows.append(Row(None, cause, since, now))
+        self._idle = TimeClass.RUNTIME, now
 
     def wait(self, cause: TimeClass, now: int) -> None:
         if cause is not self._idle[0]:
@@ -72,70 +106,111 @@ class _Stage:
             self._idle = cause, now
 
     def ran(self, task: Task, start: int, end: int) -> None:
-        self.rows.append(Row(task, _CLASS[task.kind], start, end))
-        self._idle = TimeClass.RUNTIME, end
+        if task.kind in _BESIDE:
+            self.beside.append(Row(task, _CLASS[task.kind], start, end))
+        else:
+            self.rows.append(Row(task, _CLASS[task.kind], start, end))
+            self._idle = TimeClass.RUNTIME, end
+        self.end = end
 
 
-def simulate_step(schedule: Schedule, *, duration: Duration, arrival: Arrival) -> SimulatedStep:
+def simulate_step(
+    schedule: Schedule,
+    *,
+    duration: Duration,
+    arrival: Arrival,
+    begin: Sequence[int] | None = None,
+    buckets: Sequence[int] | None = None,
+    replicated: bool = False,
+    agreement_ns: int = 0,
+) -> SimulatedStep:
     """Run one step from an empty pipeline until every stage is done.
+
+    Parameters
+    ----------
+    begin
+        When each stage can begin (ns), where it still works on the step before.
+    buckets
+        How many fusion buckets each stage has; each is updated at the step's end, between a reduce-scatter and an
+        all-gather where the stages are `replicated`. Their durations are asked of `duration` too.
+    agreement_ns
+        What passes between the arrival of a message and the moment when the tensor-parallel ranks of a stage agree that
+        its task can run; what follows on the same stage needs no agreement.
 
     Raises
     ------
     RuntimeError
         Nothing can happen any more but tasks are left: the schedule dead-locks.
     """
-    stages = [_Stage(schedule.stage_plan(stage)) for stage in range(schedule.placement.stages)]
-    events: list[tuple[int, int, int, Task, int]] = []
+    count = schedule.placement.stages
+    begins = list(begin) if begin is not None else [0] * count
+    stages = [
+        _Stage(
+            schedule.stage_plan(stage, buckets=buckets[stage] if buckets else 0, replicated=replicated), begins[stage]
+        )
+        for stage in range(count)
+    ]
+    events: list[tuple[int, int, int, Task | None, int]] = []
+    messages: list[Message] = []
     serial = 0
 
-    def post(time: int, stage: int, task: Task, started: int) -> None:
+    def post(time: int, stage: int, task: Task | None, started: int) -> None:
         nonlocal serial
         serial += 1
         heappush(events, (time, serial, stage, task, started))
 
     def dispatch(number: int, now: int) -> None:
         stage = stages[number]
-        if stage.busy or stage.plan.done:
-            return
-        choice = stage.plan.choose()
-        if choice is None:
-            stage.wait(stage.plan.idle(), now)
-            return
-        stage.end_wait(now)
-        stage.plan.start(choice.task)
-        stage.busy = True
-        post(now + duration(number, choice.task), number, choice.task, now)
+        while not stage.busy and not stage.plan.done:
+            choice = stage.plan.choose()
+            if choice is None:
+                stage.wait(stage.plan.idle(), now)
+                return
+            stage.end_wait(now)
+            stage.plan.start(choice.task)
+            stage.busy = choice.task.kind not in _BESIDE
+            post(now + duration(number, choice.task), number, choice.task, now)
 
-    for number, stage in enumerate(stages):
-        stage.plan.begin(0)
-        dispatch(number, 0)
-    now = 0
+    for number in range(count):
+        post(begins[number], number, None, _BEGINS)
     while events:
         now, _, number, task, started = heappop(events)
         stage = stages[number]
-        if started < 0:
+        if task is None:
+            stage.plan.begin(now)
+        elif started < 0:
             stage.plan.deliver(task, now)
         else:
-            stage.busy = False
+            stage.busy = stage.busy and task.kind in _BESIDE
             stage.ran(task, started, now)
             follower = stage.plan.follower(task) if task.kind in (Kind.F, Kind.B) else None
             stage.plan.finish(task, now)
             if follower is not None and follower[0] != number:
-                post(arrival(number, *follower, now), *follower, -1)
+                there = arrival(number, *follower, now)
+                messages.append(Message(number, *follower, now, there))
+                post(max(there + agreement_ns, begins[follower[0]]), *follower, _ARRIVES)
         dispatch(number, now)
-    return _result(stages, now)
+    return _result(stages, messages)
 
 
-def _result(stages: list[_Stage], end: int) -> SimulatedStep:
+_BEGINS, _ARRIVES = -2, -1
+"""Stand in an event where a finished task has its start."""
+
+
+def _result(stages: list[_Stage], messages: list[Message]) -> SimulatedStep:
     stuck = [number for number, stage in enumerate(stages) if not stage.plan.done]
     if stuck:
         raise RuntimeError(f"the schedule dead-locks: stages {stuck} have tasks left and nothing can run")
+    last = max(stage.end for stage in stages)
     for stage in stages:
-        stage.wait(TimeClass.DRAIN, stage.rows[-1].end)
-        stage.end_wait(end)
+        stage.wait(TimeClass.DRAIN, stage.end)
+        stage.end_wait(last)
     return SimulatedStep(
-        step_ns=end,
+        begin=[stage.begin for stage in stages],
+        end=[stage.end for stage in stages],
         rows=[stage.rows for stage in stages],
+        beside=[stage.beside for stage in stages],
+        messages=messages,
         peak_in_flight=[stage.plan.flight.peak_in_flight for stage in stages],
         peak_stash=[stage.plan.flight.peak_stash for stage in stages],
     )

@@ -1,0 +1,133 @@
+"""How long tasks take: from usual times that vary by a model, or as a run recorded them.
+
+It must not know where the numbers come from (job files, FLOPs, logs); times are ns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from hpcpipe.plan import Kind, Task
+from hpcpipe.simulate.variability import Compute, Steady
+
+
+class Times(Protocol):
+    """The duration of every task."""
+
+    def duration(self, step: int, stage: int, task: Task) -> int:
+        """Return ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualTimes:
+    """Usual times of whole stages, which a model varies; a chunk takes its share of its stage.
+
+    Parameters
+    ----------
+    forward, backward, weight
+        ns of one micro-batch by stage; `backward` is the whole one, `weight` the part of it that W takes when it is split.
+    update
+        ns of the optimizer by stage, all buckets together.
+    exchange
+        ns of a reduce-scatter or all-gather of all buckets by stage.
+    """
+
+    forward: Sequence[float]
+    backward: Sequence[float]
+    weight: Sequence[float]
+    chunks: int = 1
+    split: bool = False
+    update: Sequence[float] | None = None
+    exchange: Sequence[float] | None = None
+    buckets: int = 1
+    compute: Compute = field(default_factory=Steady)
+    seed: int = 0
+
+    def duration(self, step: int, stage: int, task: Task) -> int:
+        """Return ns."""
+        if task.kind is Kind.UPDATE:
+            return round(self.update[stage] / self.buckets) if self.update else 0
+        if task.kind in (Kind.RS, Kind.AG):
+            return round(self.exchange[stage] / self.buckets) if self.exchange else 0
+        usual = self._of(stage, task.kind) / self.chunks
+        return round(self.compute.vary(usual, seed=self.seed, step=step, stage=stage, task=task))
+
+    def _of(self, stage: int, kind: Kind) -> float:
+        if kind is Kind.F:
+            return self.forward[stage]
+        if kind is Kind.W:
+            return self.weight[stage]
+        return self.backward[stage] - (self.weight[stage] if self.split else 0.0)
+
+
+class Place(NamedTuple):
+    """A task of a recorded run."""
+
+    step: int
+    stage: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTimes:
+    """The times that a run recorded, task by task, also for schedules that cut stages or backwards otherwise.
+
+    Parameters
+    ----------
+    times
+        ns by place; with them whatever else kept the stage busy between tasks.
+    chunks, split
+        How the recorded run was cut.
+    wanted_chunks, wanted_split
+        How the simulated one is. Another number of chunks shares a stage's time of a micro-batch evenly among them; a
+        whole backward is split in halves.
+    """
+
+    times: Mapping[Place, int]
+    chunks: int
+    split: bool
+    wanted_chunks: int
+    wanted_split: bool
+
+    def duration(self, step: int, stage: int, task: Task) -> int:
+        """Return ns; 0 for a task that the run did not have."""
+        if task.kind not in (Kind.F, Kind.B, Kind.W):
+            return self.times.get(Place(step, stage, task), 0)
+        if (self.chunks, self.split) == (self.wanted_chunks, self.wanted_split):
+            return self.times.get(Place(step, stage, task), 0)
+        if task.kind is Kind.F:
+            return self._whole(step, stage, Kind.F, task.microbatch) // self.wanted_chunks
+        backward = self._whole(step, stage, Kind.B, task.microbatch)
+        weight = self._whole(step, stage, Kind.W, task.microbatch) if self.split else backward // 2
+        backward -= 0 if self.split else weight
+        if task.kind is Kind.W:
+            return weight // self.wanted_chunks
+        return (backward if self.wanted_split else backward + weight) // self.wanted_chunks
+
+    def _whole(self, step: int, stage: int, kind: Kind, microbatch: int) -> int:
+        return sum(self.times.get(Place(step, stage, Task(kind, microbatch, c)), 0) for c in range(self.chunks))
+
+
+class Edge(NamedTuple):
+    """A direction of a link between two stages."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMessages:
+    """How long the messages of a run took (ns).
+
+    `times` by place of the task that a message fed; a message that the run did not have takes its edge's usual time, or
+    where the edge is new, the usual time of all.
+    """
+
+    times: Mapping[Place, int]
+    usual: Mapping[Edge, int]
+    anywhere: int
+
+    def arrival(self, step: int, source: int, target: int, task: Task, now: int) -> int:
+        """Return when a message sent now arrives."""
+        usual = self.usual.get(Edge(source, target), self.anywhere)
+        return now + self.times.get(Place(step, target, task), usual)
