@@ -6,6 +6,7 @@ It must not know how schedules are compared or shown.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
@@ -73,7 +74,7 @@ class SimulatedRun:
     def window_ns(self) -> list[int]:
         """Return the length of each step's window."""
         edges = self.edges
-        return [after - before for before, after in zip(edges, edges[1:], strict=False)]
+        return [after - before for before, after in pairwise(edges)]
 
     @property
     def step_ns(self) -> int:
@@ -81,7 +82,7 @@ class SimulatedRun:
         return round(median(self.window_ns))
 
     def rows(self, stage: int) -> list[Row]:
-        """Return all that happened on a stage, without gaps; what it waits after its step belongs to the step before."""
+        """Return all that happened on a stage without a gap; what it waits after its own step drains that step."""
         rows: list[Row] = []
         for number, step in enumerate(self.steps):
             window = max(self.steps[number - 1].end) if number else step.begin[stage]

@@ -25,7 +25,7 @@ class UsualTimes:
     Parameters
     ----------
     forward, backward, weight
-        ns of one micro-batch by stage; `backward` is the whole one, `weight` the part of it that W takes when it is split.
+        ns of one micro-batch by stage; `backward` is the whole one, `weight` the part of it that W takes if split.
     update
         ns of the optimizer by stage, all buckets together.
     exchange
