@@ -1,8 +1,6 @@
 """Virtual time on top of plan/: durations that vary, links that delay, and the runtime's own decisions."""
 
-from hpcpipe.simulate.links import Link, Network
-from hpcpipe.simulate.step import Row, SimulatedStep, simulate_step
-from hpcpipe.simulate.variability import (
+from hpcpipe.plan.variability import (
     Compute,
     HeavyTail,
     Jitter,
@@ -11,6 +9,8 @@ from hpcpipe.simulate.variability import (
     Steady,
     Straggler,
 )
+from hpcpipe.simulate.links import Link, Network
+from hpcpipe.simulate.step import Row, SimulatedStep, simulate_step
 
 __all__ = [
     "Compute",

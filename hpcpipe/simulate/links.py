@@ -4,10 +4,9 @@ Each direction of each edge is a link of its own (full duplex); what is sent sha
 """
 
 from dataclasses import dataclass, field
-from math import exp
 
 from hpcpipe.plan import Task
-from hpcpipe.simulate.draws import normal
+from hpcpipe.plan.delays import LognormalDelay
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,8 @@ class Network:
         edge = source, target
         begin = max(now, self._free.get(edge, now))
         self._free[edge] = end = begin + round(self.link.num_bytes * self.link.ns_per_byte)
-        latency = self.link.latency_ns
-        if self.link.sigma:
-            latency *= exp(self.link.sigma * normal(self.seed, self.step, source, target, *task))
-        arrival = end + round(latency)
+        latency = LognormalDelay(self.link.latency_ns, self.link.sigma)
+        arrival = end + round(latency.of(end, seed=self.seed, step=self.step, source=source, target=target, task=task))
         if not self.link.overtaking:
             arrival = self._last[edge] = max(arrival, self._last.get(edge, 0))
         return arrival

@@ -2,13 +2,15 @@
 
 import statistics
 from itertools import pairwise
-from math import exp
+from math import exp, log
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, TimeClass, in_flight_caps
+from hpcpipe.plan.delays import Bursts, LognormalDelay
+from hpcpipe.plan.draws import normal, uniform
 from hpcpipe.simulate import (
     HeavyTail,
     Jitter,
@@ -20,7 +22,6 @@ from hpcpipe.simulate import (
     Straggler,
     simulate_step,
 )
-from hpcpipe.simulate.draws import normal, uniform
 
 FORWARD, BACKWARD, WEIGHT = 1000, 1000, 1000
 QUIET = Link()
@@ -177,3 +178,19 @@ def test_a_draw_depends_on_its_place_and_not_on_the_order_of_asking():
     assert once == again[::-1]
     assert len(set(once)) == len(once)
     assert once != [model.vary(1.0, seed=10, step=1, stage=s, task=t) for s, t in places]
+
+
+def test_delays_have_the_median_and_spread_of_their_formula_and_depend_on_nothing_but_the_message():
+    delay = LognormalDelay(2.0, 0.5)
+    draws = [delay.of(0.0, seed=1, step=0, source=0, target=1, task=Task(Kind.F, m)) for m in range(20_000)]
+    assert statistics.median(draws) == pytest.approx(2.0, rel=0.03)
+    assert statistics.pstdev([log(d) for d in draws]) == pytest.approx(0.5, rel=0.02)
+    where = {"seed": 1, "step": 0, "source": 0, "target": 1, "task": Task(Kind.F, 7)}
+    assert delay.of(5.0, **where) == delay.of(99.0, **where) == draws[7]
+    assert LognormalDelay(2.0).of(0.0, **where) == 2.0
+
+
+def test_a_burst_slows_the_messages_that_are_sent_during_it():
+    where = {"seed": 1, "step": 0, "source": 0, "target": 1, "task": Task(Kind.F, 7)}
+    delays = [Bursts(1.0, every=10.0, length=3.0, factor=20.0).of(float(t), **where) for t in range(20)]
+    assert delays == [20.0, 20.0, 20.0, *[1.0] * 7] * 2

@@ -1,4 +1,4 @@
-"""How task durations and message delays vary: small models, each a pure function of the seed and the place.
+"""How task durations vary: small models, each a pure function of the seed and the place.
 
 A factor has mean 1 where the model has a mean, so that models of different spread cost the same on average.
 """
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import exp
 from typing import Protocol
 
-from hpcpipe.plan import Kind, Task
-from hpcpipe.simulate.draws import normal, uniform
+from hpcpipe.plan.draws import normal, uniform
+from hpcpipe.plan.task import Kind, Task
 
 
 class Compute(Protocol):
