@@ -10,19 +10,32 @@ from hpcpipe.plan.variability import (
     Straggler,
 )
 from hpcpipe.simulate.links import Link, Network
-from hpcpipe.simulate.step import Row, SimulatedStep, simulate_step
+from hpcpipe.simulate.run import LinkMessages, MessagesAsRecorded, Scenario, SimulatedRun, simulate_run
+from hpcpipe.simulate.step import Message, Row, SimulatedStep, simulate_step
+from hpcpipe.simulate.times import Edge, Place, RecordedMessages, RecordedTimes, UsualTimes
 
 __all__ = [
     "Compute",
+    "Edge",
     "HeavyTail",
     "Jitter",
     "Link",
+    "LinkMessages",
     "Lognormal",
+    "Message",
+    "MessagesAsRecorded",
     "MicrobatchCost",
     "Network",
+    "Place",
+    "RecordedMessages",
+    "RecordedTimes",
     "Row",
+    "Scenario",
+    "SimulatedRun",
     "SimulatedStep",
     "Steady",
     "Straggler",
+    "UsualTimes",
+    "simulate_run",
     "simulate_step",
 ]

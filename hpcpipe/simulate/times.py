@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from hpcpipe.plan import Kind, Task
-from hpcpipe.simulate.variability import Compute, Steady
+from hpcpipe.plan.variability import Compute, Steady
 
 
 class Times(Protocol):
