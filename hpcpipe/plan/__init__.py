@@ -1,7 +1,7 @@
 """Tasks, hint orders, ready-set, caps and policies: pure standard library, driven by runtime and simulator alike."""
 
 from hpcpipe.plan.accounting import USEFUL, TimeClass
-from hpcpipe.plan.caps import in_flight_caps
+from hpcpipe.plan.caps import harmful, in_flight_caps, limits_for
 from hpcpipe.plan.check import Peaks, check_order
 from hpcpipe.plan.flight import Limits, chunk_profile
 from hpcpipe.plan.hint import Hint, Order
@@ -34,7 +34,9 @@ __all__ = [
     "check_order",
     "chunk_profile",
     "derive_seed",
+    "harmful",
     "in_flight_caps",
+    "limits_for",
     "make_hint",
     "make_policy",
 ]
