@@ -1,11 +1,12 @@
 """Tasks, hint orders, ready-set, caps and policies: pure standard library, driven by runtime and simulator alike."""
 
 from hpcpipe.plan.accounting import USEFUL, TimeClass
-from hpcpipe.plan.caps import in_flight_caps
-from hpcpipe.plan.check import Peaks, check_order
+from hpcpipe.plan.caps import harmful, in_flight_caps, limits_for
+from hpcpipe.plan.check import OrdersWaitError, Peaks, check_order
 from hpcpipe.plan.flight import Limits, chunk_profile
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
+from hpcpipe.plan.hints.table import Table, TableError, read_table, write_table
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy, make_policy
 from hpcpipe.plan.schedule import Schedule
@@ -23,18 +24,25 @@ __all__ = [
     "Kind",
     "Limits",
     "Order",
+    "OrdersWaitError",
     "Peaks",
     "Placement",
     "Policy",
     "Schedule",
     "StagePlan",
+    "Table",
+    "TableError",
     "Task",
     "TimeClass",
     "balanced_split",
     "check_order",
     "chunk_profile",
     "derive_seed",
+    "harmful",
     "in_flight_caps",
+    "limits_for",
     "make_hint",
     "make_policy",
+    "read_table",
+    "write_table",
 ]

@@ -9,6 +9,18 @@ from typing import NamedTuple
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.task import Kind, Task
 
+Waiting = tuple[int, Task, tuple[int, Task]]
+"""A stage, the task at which it stands, and the task with its stage that this needs."""
+
+
+class OrdersWaitError(ValueError):
+    """Orders that wait for each other; `circle` has each stage of the circle once."""
+
+    def __init__(self, circle: Sequence[Waiting]) -> None:
+        self.circle = tuple(circle)
+        links = [f"stage {stage} at {task} (needs {_of(need)})" for stage, task, need in circle]
+        super().__init__(f"the orders wait for each other: {', '.join(links)}")
+
 
 class Peaks(NamedTuple):
     """The most that each stage holds at any time, in micro-batches of one chunk.
@@ -85,8 +97,7 @@ def _check_executable(orders: Sequence[Sequence[Task]], placement: Placement) ->
     waits_for = {stage: need for need, stages in waiting.items() for stage in stages}
     if waits_for:
         circle = _circle({stage: owner for stage, (owner, _) in waits_for.items()})
-        links = [f"stage {s} at {orders[s][position[s]]} (needs {_of(waits_for[s])})" for s in circle]
-        raise ValueError(f"the orders wait for each other: {', '.join(links)}")
+        raise OrdersWaitError([(stage, orders[stage][position[stage]], waits_for[stage]) for stage in circle])
 
 
 def _circle(after: dict[int, int]) -> list[int]:

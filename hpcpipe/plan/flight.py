@@ -12,13 +12,17 @@ Hence all counts are equal, and stage 0 admits the next micro-batch or the step 
 only add tasks that can run.
 
 Chunks that compete for one cap break that argument; caps by chunk do not: each virtual stage then has a cap of its
-own, and the argument holds along the chain of virtual stages. `chunk_profile` gives the caps with which the order ZBV
-needs the memory of 1F1B. Under a cap for all chunks together, and where weight gradients keep a fixed order and so
-hold the stash until those before them are done, the forwards of the oldest micro-batch, the first that the cap still
-waits for, are always admitted: it can finish on every stage whatever the others do, then the next one is the oldest
-(the paper, appendix C.2, completes micro-batches one by one under back-pressure). Where the order of weight gradients
-is what binds, others leave room for what the oldest has yet to start. So with one chunk, and with caps by chunk, no
-cap is ever exceeded; a cap for C chunks together is by C at most.
+own, and the argument holds along the chain of virtual stages. Under a cap for all chunks together the forwards of the
+oldest micro-batch, the first that the cap still waits for, are always admitted: it can finish on every stage whatever
+the others do, then the next one is the oldest (the paper, appendix C.2, completes micro-batches one by one under
+back-pressure).
+
+Two kinds of caps that close for different reasons need more. Weight gradients that keep a fixed order hold the stash
+until those before them are done; then a stage whose in-flight cap is full of younger micro-batches, which a smaller
+stash further on does not take because they came before the oldest, would never start the oldest. A cap for all chunks
+beside caps by chunk is alike. In both cases every cap keeps room for what the oldest has yet to start, so again it can
+finish whatever the others do. So with one chunk, and with caps by chunk, no cap is ever exceeded; a cap for C chunks
+together is by C at most.
 """
 
 from math import ceil
@@ -30,12 +34,20 @@ from hpcpipe.plan.task import Kind, Task
 class Limits(NamedTuple):
     """Caps in chunk forwards; None is no cap.
 
-    `in_flight` and `stash` bound all chunks of a stage together, `stash_by_chunk` each by itself.
+    `in_flight` (started forwards minus backwards) and `stash` (minus weight gradients) bound all chunks of a stage
+    together, `in_flight_by_chunk` and `stash_by_chunk` each by itself. Where one stage has both kinds, all must.
     """
 
     in_flight: int | None = None
     stash: int | None = None
     stash_by_chunk: tuple[int, ...] | None = None
+    in_flight_by_chunk: tuple[int, ...] | None = None
+
+    @property
+    def both_kinds(self) -> bool:
+        """Whether there are caps for all chunks together beside caps by chunk."""
+        together = self.in_flight is not None or self.stash is not None
+        return together and (self.in_flight_by_chunk is not None or self.stash_by_chunk is not None)
 
 
 NO_LIMITS = Limits()
@@ -44,10 +56,10 @@ NO_LIMITS = Limits()
 class _Count:
     """Started forwards that one cap still waits for."""
 
-    def __init__(self, *, microbatches: int, chunks: int, limit: int | None, chained: bool) -> None:
+    def __init__(self, *, microbatches: int, chunks: int, limit: int | None, reserves: bool) -> None:
         self._limit = limit
-        self._chained = chained
-        self.favours_oldest = chained or chunks > 1
+        self._reserves = reserves
+        self.favours_oldest = reserves or chunks > 1
         self._to_start = [chunks] * microbatches
         self._to_finish = [chunks] * microbatches
         self.oldest = 0
@@ -59,7 +71,7 @@ class _Count:
         """Whether a forward of any micro-batch may start."""
         if self._limit is None:
             return True
-        reserved = self._to_start[self.oldest] if self._chained and self.oldest < len(self._to_start) else 0
+        reserved = self._to_start[self.oldest] if self._reserves and self.oldest < len(self._to_start) else 0
         return self.now + reserved < self._limit
 
     def admits(self, microbatch: int) -> bool:
@@ -85,13 +97,18 @@ class Flight:
     """
 
     def __init__(self, *, microbatches: int, chunks: int, split: bool, ordered: bool, limits: Limits) -> None:
-        chained = split and ordered
-        self._in_flight = _Count(microbatches=microbatches, chunks=chunks, limit=limits.in_flight, chained=False)
-        self._stash = _Count(microbatches=microbatches, chunks=chunks, limit=limits.stash, chained=chained)
-        self._by_chunk = [
-            _Count(microbatches=microbatches, chunks=1, limit=limit, chained=chained)
-            for limit in limits.stash_by_chunk or (None,) * chunks
-        ]
+        reserves = (split and ordered) or limits.both_kinds
+
+        def each(by_chunk: tuple[int, ...] | None) -> list[_Count]:
+            return [
+                _Count(microbatches=microbatches, chunks=1, limit=limit, reserves=reserves)
+                for limit in by_chunk or (None,) * chunks
+            ]
+
+        self._in_flight = _Count(microbatches=microbatches, chunks=chunks, limit=limits.in_flight, reserves=reserves)
+        self._stash = _Count(microbatches=microbatches, chunks=chunks, limit=limits.stash, reserves=reserves)
+        self._in_flight_by_chunk = each(limits.in_flight_by_chunk)
+        self._stash_by_chunk = each(limits.stash_by_chunk)
         self._last_kind = Kind.W if split else Kind.B
 
     @property
@@ -132,12 +149,13 @@ class Flight:
         """Count a backward or weight gradient that is done."""
         if task.kind is Kind.B:
             self._in_flight.finish(task.microbatch)
+            self._in_flight_by_chunk[task.chunk].finish(task.microbatch)
         if task.kind is self._last_kind:
             self._stash.finish(task.microbatch)
-            self._by_chunk[task.chunk].finish(task.microbatch)
+            self._stash_by_chunk[task.chunk].finish(task.microbatch)
 
-    def _counts(self, chunk: int) -> tuple[_Count, _Count, _Count]:
-        return self._in_flight, self._stash, self._by_chunk[chunk]
+    def _counts(self, chunk: int) -> tuple[_Count, _Count, _Count, _Count]:
+        return self._in_flight, self._stash, self._in_flight_by_chunk[chunk], self._stash_by_chunk[chunk]
 
 
 def chunk_profile(*, stage: int, stages: int, scale: float = 1.0) -> tuple[int, int]:

@@ -3,13 +3,20 @@
 The runtime and the simulator make their `StagePlan`s from it, so they cannot disagree.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hpcpipe.plan.flight import Limits
+from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import make_hint
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import make_policy
 from hpcpipe.plan.stage import StagePlan
+from hpcpipe.plan.task import Kind, Task
+
+FROM_FILE = "file:"
+"""How the name of a hint begins whose orders somebody else wrote down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +26,21 @@ class Schedule:
     Parameters
     ----------
     hint, dispatch
-        Names as in `[schedule]` of a job file.
+        Names as in `[schedule]` of a job file. A hint that begins with "file:" needs `orders`.
     limits
         The caps of every stage, in chunk forwards.
     split, ordered
         As in `StagePlan`.
     k
         The group of kFkB; None for other hints.
+    orders
+        The order of every stage, from a table that was read (hints/table.py); None where the hint's name makes them.
+
+    Raises
+    ------
+    ValueError
+        `orders` without a hint from a file or the other way round, orders of another size, or a fixed order of weight
+        gradients that ordered accumulation never lets run.
     """
 
     hint: str
@@ -36,10 +51,44 @@ class Schedule:
     split: bool = False
     ordered: bool = True
     k: int | None = None
+    orders: tuple[tuple[Task, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse orders that do not belong to the rest."""
+        if self.hint.startswith(FROM_FILE) != (self.orders is not None):
+            raise ValueError(
+                f"hint {self.hint!r} " + ("makes its own orders" if self.orders else "needs the orders that it names")
+            )
+        if self.orders is None:
+            return
+        tasks = (3 if self.split else 2) * self.microbatches * self.placement.chunks
+        sizes = [len(order) for order in self.orders]
+        if sizes != [tasks] * self.placement.stages:
+            raise ValueError(
+                f"hint {self.hint!r} has {sizes} tasks on its stages; {self.placement.stages} stages of "
+                f"{self.placement.chunks} chunks with {self.microbatches} micro-batches have {tasks} each"
+            )
+        if self.dispatch == "fixed" and self.ordered:
+            _check_weights_in_order(self.hint, self.orders)
 
     def stage_plan(self, stage: int, *, buckets: int = 0, replicated: bool = False) -> StagePlan:
         """Return the plan of a new step on one stage."""
-        hint = make_hint(
+        return StagePlan(
+            placement=self.placement,
+            stage=stage,
+            microbatches=self.microbatches,
+            policy=make_policy(self.dispatch, self._hint(stage)),
+            limits=self.limits[stage],
+            split=self.split,
+            ordered=self.ordered,
+            buckets=buckets,
+            replicated=replicated,
+        )
+
+    def _hint(self, stage: int) -> Hint:
+        if self.orders is not None:
+            return Order(self.hint, self.orders[stage])
+        return make_hint(
             self.hint,
             stage=stage,
             stages=self.placement.stages,
@@ -47,14 +96,19 @@ class Schedule:
             k=self.k,
             chunks=self.placement.chunks,
         )
-        return StagePlan(
-            placement=self.placement,
-            stage=stage,
-            microbatches=self.microbatches,
-            policy=make_policy(self.dispatch, hint),
-            limits=self.limits[stage],
-            split=self.split,
-            ordered=self.ordered,
-            buckets=buckets,
-            replicated=replicated,
-        )
+
+
+def _check_weights_in_order(hint: str, orders: Sequence[Sequence[Task]]) -> None:
+    """Check that each chunk's W go up; ordered accumulation lets none run before the one admitted before it."""
+    for stage, order in enumerate(orders):
+        by_chunk: dict[int, list[Task]] = {}
+        for task in order:
+            if task.kind is Kind.W:
+                by_chunk.setdefault(task.chunk, []).append(task)
+        for weights in by_chunk.values():
+            for before, after in pairwise(weights):
+                if after < before:
+                    raise ValueError(
+                        f'hint {hint!r} runs {before} before {after} on stage {stage}, which accumulate = "ordered" '
+                        'never lets run so: use accumulate = "arrival", dispatch = "ready", or another order of W'
+                    )

@@ -6,7 +6,7 @@ For tests of plan/ only; it checks every dependency by itself and knows nothing 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from hpcpipe.plan import Kind, Limits, Placement, StagePlan, Task, in_flight_caps, make_hint, make_policy
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, StagePlan, Task, in_flight_caps, make_hint, make_policy
 
 Duration = Callable[[int, Task], int]
 
@@ -33,18 +33,17 @@ class VirtualPipeline:
         replicated: bool = False,
         buckets: int = 0,
     ) -> None:
-        self.stages = stages
-        self.placement = Placement(stages, chunks, shape)
-        self.split = split
-        self.ordered = ordered
+        placement = Placement(stages, chunks, shape)
         self.caps = in_flight_caps(in_flight, stages=stages, microbatches=microbatches)
         fixed = dispatch == "fixed"
-        self.plans = [
+        plans = [
             StagePlan(
-                placement=self.placement,
+                placement=placement,
                 stage=s,
                 microbatches=microbatches,
-                policy=make_policy(dispatch, make_hint(hint, stage=s, stages=stages, microbatches=microbatches)),
+                policy=make_policy(
+                    dispatch, make_hint(hint, stage=s, stages=stages, microbatches=microbatches, chunks=chunks)
+                ),
                 limits=Limits() if fixed else Limits(self.caps[s] * chunks, stash, by_chunk),
                 split=split,
                 ordered=ordered,
@@ -53,10 +52,43 @@ class VirtualPipeline:
             )
             for s in range(stages)
         ]
+        self._prepare(plans, placement, split, ordered, duration, latency)
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
+        *,
+        duration: Duration = lambda _stage, task: 1 if task.kind is Kind.F else 2,
+        latency: Duration = lambda _stage, _task: 0,
+        replicated: bool = False,
+        buckets: int = 0,
+    ) -> "VirtualPipeline":
+        """Return the pipeline of a schedule."""
+        stages = range(schedule.placement.stages)
+        plans = [schedule.stage_plan(s, buckets=buckets, replicated=replicated) for s in stages]
+        pipeline = cls.__new__(cls)
+        pipeline._prepare(plans, schedule.placement, schedule.split, schedule.ordered, duration, latency)
+        return pipeline
+
+    def _prepare(
+        self,
+        plans: list[StagePlan],
+        placement: Placement,
+        split: bool,
+        ordered: bool,
+        duration: Duration,
+        latency: Duration,
+    ) -> None:
+        self.stages = placement.stages
+        self.placement = placement
+        self.split = split
+        self.ordered = ordered
+        self.plans = plans
         self._duration = duration
         self._latency = latency
-        self.order: list[list[Task]] = [[] for _ in range(stages)]
-        self.reasons: list[list] = [[] for _ in range(stages)]
+        self.order: list[list[Task]] = [[] for _ in plans]
+        self.reasons: list[list] = [[] for _ in plans]
         self.finished: dict[tuple[int, Task], int] = {}
         self.arrived: dict[tuple[int, Task], int] = {}
         self.makespan = 0
