@@ -16,7 +16,9 @@ def terminal_columns() -> int | None:
     return console.width if console.is_terminal else None
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     """Return a console for the terminal, or for a file of 100 columns."""
     columns = terminal_columns()
-    return Console(force_terminal=True, width=columns) if columns else Console(width=100)
+    if columns:
+        return Console(force_terminal=True, width=columns, stderr=stderr)
+    return Console(width=100, stderr=stderr)

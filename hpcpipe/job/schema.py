@@ -215,6 +215,19 @@ class Job(Section):
             tables["data"]["path"] = str(self.data.resolved_path)
         return tomli_w.dumps(tables)
 
+    @classmethod
+    def from_resolved(cls, text: str) -> "Job":
+        """Return the job of a resolved text, as it stands in a run's directory and log; its data need not be here.
+
+        Raises
+        ------
+        ValueError
+            The text is not one that `to_toml` wrote.
+        """
+        import tomllib
+
+        return cls.model_validate(tomllib.loads(text))
+
     @property
     def chunks(self) -> int:
         """How many virtual stages each rank of the pipeline holds."""

@@ -12,10 +12,11 @@ from hpcpipe.plan.variability import (
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.run import LinkMessages, MessagesAsRecorded, Scenario, SimulatedRun, simulate_run
 from hpcpipe.simulate.step import Message, Row, SimulatedStep, simulate_step
-from hpcpipe.simulate.times import Edge, Place, RecordedMessages, RecordedTimes, UsualTimes
+from hpcpipe.simulate.times import Cut, Edge, Place, RecordedMessages, RecordedTimes, UsualTimes
 
 __all__ = [
     "Compute",
+    "Cut",
     "Edge",
     "HeavyTail",
     "Jitter",

@@ -68,44 +68,70 @@ class Place(NamedTuple):
     task: Task
 
 
+class Cut(NamedTuple):
+    """How a model is cut into stages and chunks, and whether the backward is split."""
+
+    stages: int
+    chunks: int
+    split: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedTimes:
-    """The times that a run recorded, task by task, also for schedules that cut stages or backwards otherwise.
+    """The times that a run recorded, task by task, also for schedules that cut the model otherwise.
+
+    Where the cut is another one, a stage takes its share of the recorded stages of the same micro-batch, as if a stage
+    were even inside; its chunks share that evenly; a whole backward is split in halves. Micro-batches beyond the
+    recorded ones repeat them.
 
     Parameters
     ----------
     times
         ns by place; with them whatever else kept the stage busy between tasks.
-    chunks, split
-        How the recorded run was cut.
-    wanted_chunks, wanted_split
-        How the simulated one is. Another number of chunks shares a stage's time of a micro-batch evenly among them; a
-        whole backward is split in halves.
+    microbatches
+        How many a recorded step has.
     """
 
     times: Mapping[Place, int]
-    chunks: int
-    split: bool
-    wanted_chunks: int
-    wanted_split: bool
+    microbatches: int
+    recorded: Cut
+    wanted: Cut
 
     def duration(self, step: int, stage: int, task: Task) -> int:
         """Return ns; 0 for a task that the run did not have."""
         if task.kind not in (Kind.F, Kind.B, Kind.W):
-            return self.times.get(Place(step, stage, task), 0)
-        if (self.chunks, self.split) == (self.wanted_chunks, self.wanted_split):
-            return self.times.get(Place(step, stage, task), 0)
+            return self._after_gradients(step, stage, task)
+        microbatch = task.microbatch % self.microbatches
+        if self.recorded == self.wanted:
+            return self.times.get(Place(step, stage, Task(task.kind, microbatch, task.chunk)), 0)
         if task.kind is Kind.F:
-            return self._whole(step, stage, Kind.F, task.microbatch) // self.wanted_chunks
-        backward = self._whole(step, stage, Kind.B, task.microbatch)
-        weight = self._whole(step, stage, Kind.W, task.microbatch) if self.split else backward // 2
-        backward -= 0 if self.split else weight
+            return round(self._whole(step, stage, Kind.F, microbatch) / self.wanted.chunks)
+        backward = self._whole(step, stage, Kind.B, microbatch)
+        weight = self._whole(step, stage, Kind.W, microbatch) if self.recorded.split else backward / 2
+        backward -= 0 if self.recorded.split else weight
         if task.kind is Kind.W:
-            return weight // self.wanted_chunks
-        return (backward if self.wanted_split else backward + weight) // self.wanted_chunks
+            return round(weight / self.wanted.chunks)
+        return round((backward if self.wanted.split else backward + weight) / self.wanted.chunks)
 
-    def _whole(self, step: int, stage: int, kind: Kind, microbatch: int) -> int:
-        return sum(self.times.get(Place(step, stage, Task(kind, microbatch, c)), 0) for c in range(self.chunks))
+    def _whole(self, step: int, stage: int, kind: Kind, microbatch: int) -> float:
+        """Return the time of all chunks of a wanted stage."""
+        return sum(
+            share * self.times.get(Place(step, there, Task(kind, microbatch, chunk)), 0)
+            for there, share in self._shares(stage)
+            for chunk in range(self.recorded.chunks)
+        )
+
+    def _after_gradients(self, step: int, stage: int, task: Task) -> int:
+        return round(sum(share * self.times.get(Place(step, there, task), 0) for there, share in self._shares(stage)))
+
+    def _shares(self, stage: int) -> list[tuple[int, float]]:
+        """Return the recorded stages that a wanted stage overlaps, with the part of each that it holds."""
+        before, after = self.recorded.stages, self.wanted.stages
+        if before == after:
+            return [(stage, 1.0)]
+        first, last = stage * before / after, (stage + 1) * before / after
+        parts = ((there, min(last, there + 1) - max(first, there)) for there in range(before))
+        return [(there, part) for there, part in parts if part > 0]
 
 
 class Edge(NamedTuple):

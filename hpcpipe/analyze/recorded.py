@@ -1,0 +1,236 @@
+"""From a run's log to what the simulator needs: how long each task and message took, whatever schedule comes next.
+
+It reads times only; which schedule they are put under is the simulation's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcpipe.analyze.windows import AnalysisError
+from hpcpipe.events import FLAG_BACKWARD, Events, RankLog, RunLog
+from hpcpipe.job import Job
+from hpcpipe.job.planned import schedule_of
+from hpcpipe.plan import Kind, Placement, Task
+from hpcpipe.plan.check import needs
+from hpcpipe.plan.hints import SPLIT
+from hpcpipe.simulate import (
+    Cut,
+    Edge,
+    MessagesAsRecorded,
+    Place,
+    RecordedMessages,
+    RecordedTimes,
+    Scenario,
+    simulate_run,
+)
+from hpcpipe.simulate.costs import Costs
+
+_BUSY = (Kind.F, Kind.B, Kind.W, Kind.UPDATE, Kind.DATA, Kind.CHECKPOINT)
+_TASKS = (Kind.F, Kind.B, Kind.W, Kind.UPDATE)
+_BESIDE = (Kind.RS, Kind.AG)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One replica's steps of a run.
+
+    `step_ns` is how long each step took on the wall clock, from one end of a step to the next, for checking a
+    simulation; the first of `steps` has none, because the run was not warm before it.
+    """
+
+    job: Job
+    steps: tuple[int, ...]
+    step_ns: dict[int, int]
+    times: dict[Place, int]
+    messages: MessagesAsRecorded
+    buckets: tuple[int, ...]
+    replicated: bool
+
+    def own_errors(self) -> list[float]:
+        """Return for each step the relative error of its simulated length under the run's own schedule.
+
+        The first step is left out: what the stages did before it is not known.
+        """
+        unsized = self.costs_for(self.job, (0.0,) * self.job.parallel.pipeline)
+        scenario = Scenario(schedule_of(self.job), unsized.times, self.messages, self.buckets, self.replicated)
+        run = simulate_run(scenario, self.steps)
+        lengths = zip(run.numbers[1:], run.window_ns[1:], strict=True)
+        return [ns / self.step_ns[step] - 1.0 for step, ns in lengths if step in self.step_ns]
+
+    def costs_for(self, job: Job, activation_bytes: Sequence[float]) -> Costs:
+        """Return what a job would meet that may be cut otherwise; the bytes of activations are not in a log."""
+        before, after = _cut(self.job), _cut(job)
+        same = before.stages == after.stages
+        assumptions = [
+            f"times of tasks and messages as steps {self.steps[0]} to {self.steps[-1]} of the run recorded them"
+        ]
+        if not same:
+            assumptions.append(f"the work of {before.stages} stages is dealt out evenly to {after.stages}")
+        if before.chunks != after.chunks:
+            assumptions.append("chunks of a stage take even shares of its time")
+        if after.split and not before.split:
+            assumptions.append("half of a recorded backward is the weight gradient")
+        if job.batch.microbatches > self.job.batch.microbatches:
+            assumptions.append("micro-batches beyond the recorded ones repeat them")
+        return Costs(
+            times=RecordedTimes(self.times, self.job.batch.microbatches, before, after),
+            messages=self.messages,
+            activation_bytes=tuple(activation_bytes),
+            buckets=self.buckets if same else (max(self.buckets),) * after.stages,
+            assumptions=tuple(assumptions),
+        )
+
+
+def _cut(job: Job) -> Cut:
+    return Cut(job.parallel.pipeline, job.chunks, job.schedule.hint in SPLIT)
+
+
+def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, most: int = 50) -> Recording:
+    """Read the times of a run's first replica.
+
+    Parameters
+    ----------
+    steps
+        First and last step, both included; None on a side takes all there are.
+    most
+        How many steps at most, the last ones.
+
+    Raises
+    ------
+    AnalysisError
+        The log lacks a stage, or has fewer than two whole steps.
+    """
+    job = Job.from_resolved(run.header.job_toml)
+    ranks = {rank.header.stage: rank for rank in run.ranks if rank.header.coords[1:] == (0, 0)}
+    missing = [stage for stage in range(job.parallel.pipeline) if stage not in ranks]
+    if missing:
+        raise AnalysisError(f"{run.path}: no log of stage {missing[0]}: a run is re-simulated only as a whole")
+    chosen = _steps(run, ranks, steps)[-most:]
+    times: dict[Place, int] = {}
+    ends: dict[Place, int] = {}
+    for stage, rank in ranks.items():
+        events = rank.events.take(np.isin(rank.events.step, chosen))
+        for place, spent, end in _spent(stage, events):
+            times[place], ends[place] = spent, end
+    return Recording(
+        job=job,
+        steps=tuple(chosen),
+        step_ns=_step_ns(ranks, chosen),
+        times=times,
+        messages=MessagesAsRecorded(_messages(job.placement, ranks, chosen, ends)),
+        buckets=tuple(_num_buckets(ranks[stage].events) for stage in range(job.parallel.pipeline)),
+        replicated=job.parallel.data > 1,
+    )
+
+
+def _steps(run: RunLog, ranks: dict[int, RankLog], wanted: tuple[int | None, int | None] | None) -> list[int]:
+    first, last = wanted or (None, None)
+    common = set.intersection(*(set(rank.steps.step.tolist()) for rank in ranks.values()))
+    steps = sorted(s for s in common if (first is None or s >= first) and (last is None or s <= last))
+    if len(steps) < 2:
+        raise AnalysisError(f"{run.path}: a re-simulation needs two whole steps at least, found {len(steps)}")
+    return steps
+
+
+def _step_ns(ranks: dict[int, RankLog], steps: list[int]) -> dict[int, int]:
+    end = {step: max(int(r.steps.t_end[r.steps.step == step][0]) for r in ranks.values()) for step in steps}
+    return {step: end[step] - end[before] for before, step in pairwise(steps) if before + 1 == step}
+
+
+def _spent(stage: int, events: Events) -> Iterator[tuple[Place, int, int]]:
+    """Yield every task with the time that it kept its stage busy, and its end.
+
+    What the rank did between the end of the row before and the task's start (polling, choosing, logging, reading data)
+    counts with the task, unless the rank was waiting.
+    """
+    for kind in _BESIDE:
+        rows = events.take(events.kind == kind)
+        for step, bucket, start, end in zip(*_lists(rows, "step", "microbatch", "t_start", "t_end"), strict=True):
+            yield Place(step, stage, Task(kind, bucket)), end - start, end
+    rows = events.take(np.isin(events.kind, (*_BUSY, Kind.WAIT)))
+    rows = rows.take(np.lexsort((rows.t_end, rows.t_start)))
+    before: int | None = None
+    carried = 0
+    names = ("step", "kind", "microbatch", "chunk", "t_start", "t_end")
+    for step, number, microbatch, chunk, start, end in zip(*_lists(rows, *names), strict=True):
+        if number == Kind.WAIT:
+            carried = 0
+        else:
+            carried += end - (start if before is None else min(before, start))
+            if number in _TASKS:
+                yield Place(step, stage, Task(Kind(number), microbatch, chunk)), carried, end
+                carried = 0
+        before = end
+
+
+class _Seen(NamedTuple):
+    """A message: what passed until it was noticed, and until the poll before that, which did not see it yet."""
+
+    edge: Edge
+    noticed: int
+    unseen: int
+    awaited: bool
+
+
+def _messages(
+    placement: Placement, ranks: dict[int, RankLog], steps: list[int], ends: dict[Place, int]
+) -> RecordedMessages:
+    """Return how long each message took from the end of the task that made it until its receiver could see it.
+
+    A receiver that waits sees a message at once. One that is busy polls between two tasks, so its message came between
+    two polls: there what is usual on the edge stands in, as far as these bounds allow.
+    """
+    seen: dict[Place, _Seen] = {}
+    for stage, rank in ranks.items():
+        for task, step, message in _received(rank, steps):
+            source = next((need for need in needs(stage, task, placement) if need[0] != stage), None)
+            end = ends.get(Place(step, *source)) if source else None
+            if source and end is not None:
+                noticed, polled, awaited = message
+                edge = Edge(source[0], stage)
+                seen[Place(step, stage, task)] = _Seen(edge, max(0, noticed - end), max(0, polled - end), awaited)
+    by_edge: dict[Edge, list[int]] = {}
+    for message_seen in seen.values():
+        if message_seen.awaited:
+            by_edge.setdefault(message_seen.edge, []).append(message_seen.noticed)
+    usual = {edge: round(median(took)) for edge, took in by_edge.items()}
+    anywhere = round(median(usual.values())) if usual else 0
+    times = {
+        place: each.noticed if each.awaited else min(each.noticed, max(each.unseen, usual.get(each.edge, anywhere)))
+        for place, each in seen.items()
+    }
+    return RecordedMessages(times, usual, anywhere)
+
+
+def _received(rank: RankLog, steps: list[int]) -> Iterator[tuple[Task, int, tuple[int, int, bool]]]:
+    """Yield each message: the task that it feeds, its step, and when it was noticed, not yet seen, and if awaited."""
+    events = rank.events.take(np.isin(rank.events.step, steps))
+    waits = events.take(events.kind == Kind.WAIT)
+    received = events.take(events.kind == Kind.RECV)
+    order = np.argsort(waits.t_start, kind="stable")
+    begun, ended = waits.t_start[order], waits.t_end[order]
+    index = np.searchsorted(begun, received.t_end, side="left") - 1
+    awaited = (index >= 0) & (ended[np.maximum(index, 0)] >= received.t_end) if len(begun) else index >= 0
+    started = np.sort(events.t_start[np.isin(events.kind, _TASKS)])
+    before = np.searchsorted(started, received.t_end, side="left") - 1
+    polled = started[np.maximum(before, 0)] if len(started) else received.t_start
+    rows = _lists(received, "step", "microbatch", "chunk", "flags", "t_end")
+    for (step, microbatch, chunk, flags, noticed), unseen, waited in zip(
+        zip(*rows, strict=True), polled.tolist(), awaited.tolist(), strict=True
+    ):
+        kind = Kind.B if flags & FLAG_BACKWARD else Kind.F
+        yield Task(kind, microbatch, chunk), step, (noticed, unseen, waited)
+
+
+def _num_buckets(events: Events) -> int:
+    buckets = events.microbatch[events.kind == Kind.UPDATE]
+    return int(buckets.max()) + 1 if len(buckets) else 0
+
+
+def _lists(rows: Events, *names: str) -> list[list[int]]:
+    return [getattr(rows, name).tolist() for name in names]

@@ -1,0 +1,64 @@
+"""Print what schedules would cost: a table with memory beside time, the critical path, the assumptions."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hpcpipe.analyze.prediction import Prediction
+from hpcpipe.analyze.words import NAME, SHORT
+from hpcpipe.cli.terminal import make_console
+from hpcpipe.plan import USEFUL, TimeClass
+
+_COLUMNS = 5
+
+
+def print_predictions(
+    baseline: Prediction, shown: Sequence[Prediction], assumptions: Sequence[str], error: float | None
+) -> None:
+    """Print the table; `error` is the simulation's relative error on the recorded run itself, where there is one."""
+    console = make_console()
+    job = shown[0].job
+    title = Text(f"{job.run.name}: {job.parallel.pipeline} stages, {job.batch.microbatches} micro-batches, simulated")
+    title.stylize("bold")
+    console.print(title)
+    rows = shown if any(each.name == baseline.name for each in shown) else [*shown, baseline]
+    lost = _worst(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("schedule", overflow="fold")
+    for heading in ("step ms", "speed", "bubble", *(SHORT.get(each, NAME[each]) for each in lost), "stash", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    fastest = min(each.step_ns for each in rows)
+    for each in rows:
+        whole = sum(each.classes.values()) or 1
+        table.add_row(
+            each.name,
+            f"{each.step_ns / 1e6:.2f}",
+            f"{baseline.step_ns / max(1, each.step_ns):.3f}x",
+            f"{each.bubble_ratio:.1%}",
+            *(f"{each.classes[cause] / whole:.1%}" for cause in lost),
+            f"{max(each.peak_stash):g}",
+            f"{max(each.peak_bytes) / 2**20:.1f}",
+            style="bold" if each.step_ns == fastest else "",
+        )
+    console.print(table)
+    console.print("speed is over fixed 1f1b; stash is the most micro-batches that a stage holds, MiB their activations")
+    for each in rows:
+        if each.critical_path:
+            parts = [f"{share:.0%} {kind}" for kind, share in list(each.critical_path.items())[:_COLUMNS]]
+            console.print(Text(f"critical path of {each.name}: {', '.join(parts)}", style="dim"))
+    if error is not None:
+        assumptions = [
+            *assumptions,
+            f"simulated under its own schedule, that run's steps are off by {error:.2%} (median)",
+        ]
+    console.print(Padding(Text("\n".join(f"- {each}" for each in assumptions)), (1, 0, 0, 0)))
+
+
+def _worst(rows: Sequence[Prediction]) -> list[TimeClass]:
+    """Return the classes in which most time is lost, in the order of the classes."""
+    sums = {each: sum(row.classes[each] for row in rows) for each in rows[0].classes if each not in USEFUL}
+    worst = sorted(sums, key=lambda each: -sums[each])[:_COLUMNS]
+    return sorted(each for each in worst if sums[each])

@@ -1,0 +1,116 @@
+"""What the stages of a job cost: times of tasks, bytes of activations and messages, and the assumptions behind them.
+
+One place a source: an emulated device says its times, FLOPs and bytes give a model's, a log has recorded ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcpipe.job import Job
+from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
+from hpcpipe.job.schema import Emulated
+from hpcpipe.plan.hints import SPLIT
+from hpcpipe.simulate.links import Link
+from hpcpipe.simulate.run import LinkMessages, Messages
+from hpcpipe.simulate.times import Times, UsualTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a run of a job would meet. `activation_bytes` is what one micro-batch stashes on each whole stage."""
+
+    times: Times
+    messages: Messages
+    activation_bytes: tuple[float, ...]
+    buckets: tuple[int, ...]
+    assumptions: tuple[str, ...]
+
+
+def emulated_costs(job: Job) -> Costs:
+    """Return the costs of a job on an emulated device, with the variability that the job injects."""
+    device, stages = job.device, range(job.parallel.pipeline)
+    assert isinstance(device, Emulated)
+    vary = job.variability
+    times = UsualTimes(
+        forward=[device.of("forward_ms", stage) * NS_PER_MS for stage in stages],
+        backward=[device.of("backward_ms", stage) * NS_PER_MS for stage in stages],
+        weight=[device.of("weight_ms", stage) * NS_PER_MS for stage in stages],
+        chunks=job.chunks,
+        split=job.schedule.hint in SPLIT,
+        compute=compute_model(vary),
+        seed=vary.seed,
+    )
+    link = Link(delay=delay_model(vary), num_bytes=device.message_bytes)
+    return Costs(
+        times=times,
+        messages=LinkMessages(link, vary.seed),
+        activation_bytes=(float(device.message_bytes),) * len(stages),
+        buckets=(0,) * len(stages),
+        assumptions=(
+            "times of the emulated device, a chunk takes its share of its stage's",
+            "a micro-batch stashes the bytes of one message on every stage",
+            "messages take what [variability] network says and nothing else",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A rank's achieved speed and its links: 1e12 FLOP/s, 1e9 bit/s, µs, and 1e9 byte/s of device memory."""
+
+    tflops: float = 100.0
+    gbit: float = 100.0
+    latency_us: float = 5.0
+    memory_gb: float = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageSize:
+    """What one stage is: FLOPs of a micro-batch's forward, parameters, and bytes of the activations that it stashes."""
+
+    flops: float
+    parameters: int
+    activation_bytes: float
+
+
+FLOPS_OF_BACKWARD = 2.0
+"""A backward does twice the FLOPs of the forward, half of them for the weights (Narayanan et al., arXiv 2104.04473)."""
+
+BYTES_OF_UPDATE = 28
+"""AdamW reads parameter, gradient and two moments and writes back all but the gradient, 4 bytes each."""
+
+
+def analytic_costs(
+    job: Job, sizes: Sequence[StageSize], machine: Machine, *, boundary_bytes: int, bucket_bytes: float
+) -> Costs:
+    """Return the costs of a model from its FLOPs and bytes on a machine where nothing varies."""
+    per_flop = 1e9 / (machine.tflops * 1e12)
+    replicas = job.parallel.data
+    ns_per_byte = 8.0 / machine.gbit
+    forward = [size.flops * per_flop for size in sizes]
+    moved = [4.0 * size.parameters * (replicas - 1) / replicas for size in sizes]
+    most = max(size.parameters for size in sizes)
+    count = max(1, round(4.0 * most / bucket_bytes + 0.5))
+    times = UsualTimes(
+        forward=forward,
+        backward=[FLOPS_OF_BACKWARD * time for time in forward],
+        weight=[FLOPS_OF_BACKWARD / 2 * time for time in forward],
+        chunks=job.chunks,
+        split=job.schedule.hint in SPLIT,
+        update=[BYTES_OF_UPDATE * size.parameters / replicas / machine.memory_gb for size in sizes],
+        exchange=[bytes_ * ns_per_byte for bytes_ in moved],
+        buckets=count,
+    )
+    link = Link(latency_ns=machine.latency_us * 1e3, num_bytes=boundary_bytes, ns_per_byte=ns_per_byte)
+    return Costs(
+        times=times,
+        messages=LinkMessages(link),
+        activation_bytes=tuple(size.activation_bytes for size in sizes),
+        buckets=(count,) * len(sizes),
+        assumptions=(
+            f"{machine.tflops:g} TFLOP/s a rank; a backward does twice the FLOPs of its forward, half for the weights",
+            f"links of {machine.gbit:g} Gbit/s each way and {machine.latency_us:g} µs; nothing varies",
+            f"the optimizer moves {BYTES_OF_UPDATE} bytes a parameter at {machine.memory_gb:g} GB/s",
+            "a transformer block stashes 17 values a token and width (arXiv 2205.05198, without attention scores)",
+        ),
+    )

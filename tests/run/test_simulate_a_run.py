@@ -1,0 +1,31 @@
+"""The simulator against reality: the recorded times of real runs, put under the run's own schedule, give its steps."""
+
+import json
+
+import pytest
+from command import QUICKSTART, hpcpipe, small
+
+WITHIN = 0.03
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("schedule.hint=bf", "schedule.dispatch=ready"),
+        ("schedule.hint=1f1b", "schedule.dispatch=fixed"),
+        ("parallel.pipeline=2", "parallel.data=2"),
+    ],
+)
+def test_a_simulation_of_a_recorded_run_takes_as_long_as_the_run(tmp_path, settings):
+    options = small("job.steps=15", *settings)
+    assert hpcpipe("run", QUICKSTART, *options, "--run-dir", "run", "--quiet", cwd=tmp_path).returncode == 0
+    command = ("simulate", QUICKSTART, *options, "--from", "run", "--compare", "gpipe:fixed", "--json", "--steps", 10)
+    process = hpcpipe(*command, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    assert document["own_error"] < WITHIN
+    assert [each["hint"] for each in document["results"]] == [json.loads(process.stdout)["results"][0]["hint"], "gpipe"]
+    for each in document["results"]:
+        assert sum(each["classes"].values()) > 0
+        assert each["classes"]["forward"] > 0
+    assert hpcpipe(*command, cwd=tmp_path).stdout == process.stdout

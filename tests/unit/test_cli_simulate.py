@@ -1,0 +1,141 @@
+"""`hpcpipe simulate` as its users meet it: closed forms in its numbers, the same output for a seed, clear refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from job_text import VALID, write_job
+
+from hpcpipe.cli import main
+
+STAGES, MICROBATCHES, FORWARD_MS, BACKWARD_MS = 4, 8, 5, 10
+EMULATED = f"""\
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = {FORWARD_MS}
+backward_ms = {BACKWARD_MS}
+weight_ms = 5
+message_bytes = 1000000
+[parallel]
+pipeline = {STAGES}
+[batch]
+microbatches = {MICROBATCHES}
+"""
+NOISY = ('variability.compute={model="lognormal",sigma=0.5}', 'variability.network={model="lognormal"}')
+
+
+def simulate(job: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", str(job), *words])
+
+
+def document(job: Path, *words: str) -> dict:
+    result = simulate(job, *words, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return write_job(tmp_path, EMULATED, corpus=None)
+
+
+def test_quiet_steps_have_the_lengths_and_peaks_of_the_closed_forms(job: Path) -> None:
+    found = document(job, "--compare", "gpipe:fixed,zb-h1:fixed,kfkb:k=2:fixed")
+    half = (BACKWARD_MS - 5) * 1e6
+    whole = (FORWARD_MS + BACKWARD_MS) * 1e6
+    by_hint = {each["hint"]: each for each in found["results"]}
+    flat = (MICROBATCHES + STAGES - 1) * whole
+    assert by_hint["gpipe"]["step_ns"] == by_hint["bf"]["step_ns"] == found["baseline"]["step_ns"] == flat
+    assert by_hint["zb-h1"]["step_ns"] == MICROBATCHES * whole + (STAGES - 1) * (FORWARD_MS * 1e6 + half - 5e6)
+    assert by_hint["gpipe"]["peak_in_flight"] == [MICROBATCHES] * STAGES
+    assert found["baseline"]["peak_in_flight"] == [4, 3, 2, 1]
+    assert found["baseline"]["peak_bytes"] == [4_000_000, 3_000_000, 2_000_000, 1_000_000]
+    assert by_hint["kfkb"]["peak_in_flight"] == [8, 6, 4, 2]
+    for each in found["results"]:
+        assert each["bubble_ratio"] == pytest.approx(1 - MICROBATCHES * whole / each["step_ns"])
+        assert each["speedup"] == pytest.approx(flat / each["step_ns"])
+        assert set(each) >= {"hint", "dispatch", "in_flight", "k", "classes", "peak_in_flight", "critical_path"}
+        assert sum(each["critical_path"].values()) == pytest.approx(1.0)
+
+
+def test_every_schedule_meets_the_same_draws_and_a_seed_gives_the_same_output(job: Path) -> None:
+    noise = [word for each in NOISY for word in ("--set", each)]
+    words = [*noise, "--compare", "1f1b:fixed,zbv,bf:in_flight=2x", "--json"]
+    once, again = simulate(job, *words), simulate(job, *words)
+    assert once.stdout == again.stdout
+    found = json.loads(once.stdout)
+    assert found["results"][1]["step_ns"] == found["baseline"]["step_ns"]
+    assert found["results"][3]["in_flight"] == "2x"
+    other = document(job, *noise, "--set", "variability.seed=1")
+    assert other["results"][0]["step_ns"] != found["results"][0]["step_ns"]
+
+
+def test_another_number_of_ranks_makes_the_pipeline_longer(job: Path) -> None:
+    found = document(job, "--ranks", "6")
+    assert len(found["results"][0]["peak_in_flight"]) == 6
+    assert found["results"][0]["step_ns"] == (MICROBATCHES + 5) * 15e6
+
+
+def test_the_table_names_every_schedule_with_its_memory(job: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "gantt.png"
+    result = simulate(job, "--compare", "zbv", "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    for word in ("ready bf", "ready zbv", "fixed 1f1b", "stash", "MiB", "critical path of ready zbv", "[variability]"):
+        assert word in result.stdout
+    for name in ("ready-bf", "ready-zbv"):
+        assert (tmp_path / f"gantt-{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_gpt_is_predicted_from_its_flops(tmp_path: Path) -> None:
+    path = write_job(tmp_path, VALID)
+    slow = document(path, "--tflops", "1e-6", "--gbit", "1e9", "--latency-us", "0")
+    dim, tokens, seq_len, vocabulary = 64, 32, 32, 256
+    blocks = 4 * (12 * dim * dim + 2 * dim * seq_len)
+    forward_and_backward = 3 * 2 * tokens * (blocks + dim * vocabulary) / 1e6 * 1e9
+    useful = sum(slow["results"][0]["classes"][each] for each in ("forward", "backward", "weight"))
+    assert useful == pytest.approx(6 * 8 * forward_and_backward, rel=1e-3)
+    assert "1e-06 TFLOP/s" in slow["assumptions"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--compare", "bg"], 'hint = "bg" is not known'),
+        (["--compare", "bf:fast"], "'fast' is neither fixed, ready"),
+        (["--compare", "bf:fixed"], "is none: it ranks what is ready"),
+        (["--set", "schedule.in_flight=[1]"], "in_flight lists 1 stage"),
+        (["--from", "nowhere"], "there is no such run"),
+        (["--plot", "picture.jpeg"], "picture.jpeg"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_a_sentence(job: Path, words: list[str], said: str) -> None:
+    result = simulate(job, *words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_options_without_effect_are_named(job: Path) -> None:
+    assert "--tflops unused" in simulate(job, "--tflops", "3").stderr
+
+
+def test_an_emulated_job_is_simulated_without_mpi_and_torch(job: Path) -> None:
+    code = f"""
+import sys
+from hpcpipe.cli import main
+try:
+    main(["simulate", {str(job)!r}, "--json"])
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+heavy = [name for name in ("mpi4py", "torch", "hpcpipe._native") if name in sys.modules]
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

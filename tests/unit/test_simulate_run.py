@@ -1,0 +1,167 @@
+"""Simulated runs: steps without a barrier, optimizer tasks, agreement and shared links against sums made by hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcpipe.analyze import summarize
+from hpcpipe.analyze.simulated import as_log
+from hpcpipe.job import Job
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, TimeClass
+from hpcpipe.simulate import (
+    Cut,
+    Link,
+    LinkMessages,
+    Lognormal,
+    Network,
+    Place,
+    RecordedTimes,
+    Scenario,
+    UsualTimes,
+    simulate_run,
+    simulate_step,
+)
+
+FORWARD, BACKWARD = 1000, 2000
+
+
+def _scenario(stages, microbatches, *, hint="1f1b", dispatch="fixed", link=None, times=None, **more):
+    schedule = Schedule(hint, dispatch, Placement(stages), microbatches, (Limits(),) * stages)
+    if times is None:
+        times = UsualTimes([FORWARD] * stages, [BACKWARD] * stages, [BACKWARD / 2] * stages)
+    return Scenario(schedule, times, LinkMessages(link or Link()), **more)
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (4, 8), (3, 2)])
+def test_every_step_of_a_quiet_run_takes_the_time_of_the_closed_form(stages, microbatches):
+    run = simulate_run(_scenario(stages, microbatches), range(4))
+    assert run.window_ns == [(microbatches + stages - 1) * (FORWARD + BACKWARD)] * 4
+
+
+@settings(max_examples=50)
+@given(
+    stages=st.integers(1, 5),
+    microbatches=st.integers(1, 8),
+    hint=st.sampled_from(["gpipe", "1f1b", "bf"]),
+    sigma=st.sampled_from([0.0, 0.6]),
+    latency=st.sampled_from([0.0, 300.0]),
+    buckets=st.integers(0, 3),
+    replicated=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_the_classes_of_a_run_sum_to_its_wall_time_and_the_report_of_its_log_agrees(
+    stages, microbatches, hint, sigma, latency, buckets, replicated, seed
+):
+    times = UsualTimes(
+        [FORWARD] * stages,
+        [BACKWARD] * stages,
+        [0] * stages,
+        update=[70 * buckets] * stages,
+        exchange=[400 * buckets] * stages,
+        buckets=max(1, buckets),
+        compute=Lognormal(sigma),
+        seed=seed,
+    )
+    scenario = _scenario(
+        stages,
+        microbatches,
+        hint=hint,
+        dispatch="ready",
+        link=Link(latency, 1.0),
+        times=times,
+        buckets=[buckets] * stages,
+        replicated=replicated,
+    )
+    run = simulate_run(scenario, range(3))
+    log = as_log(run, _job(stages, microbatches, hint))
+    report = summarize(log)
+    assert report.wall_ns == run.wall_ns
+    assert report.bubble_ratio == pytest.approx(run.bubble_ratio, abs=1e-12)
+    for stage in range(stages):
+        mine = run.classes(stage)
+        assert sum(mine.values()) == run.wall_ns
+        theirs = report.ranks[stage].classes
+        for cause in (TimeClass.FORWARD, TimeClass.BACKWARD, TimeClass.UPDATE, TimeClass.CAP, TimeClass.EXPOSED_COMM):
+            assert mine.get(cause, 0) == theirs[cause]
+
+
+def test_reduce_scatter_update_and_all_gather_follow_each_other_by_bucket():
+    """One stage, one micro-batch, two buckets: both reduce-scatters at once, updates in turn, gathers beside them."""
+    reduce, update, gather = 500, 70, 500
+    times = UsualTimes([FORWARD], [BACKWARD], [0], update=[2 * update], exchange=[2 * reduce], buckets=2)
+    run = simulate_run(_scenario(1, 1, times=times, buckets=[2], replicated=True), range(2))
+    assert run.window_ns == [FORWARD + BACKWARD + reduce + 2 * update + gather] * 2
+    classes = run.classes(0)
+    assert classes[TimeClass.UPDATE] == 2 * 2 * update
+    assert classes[TimeClass.EXPOSED_COMM] == 2 * (reduce + gather)
+
+
+def test_agreement_delays_what_messages_ready_and_nothing_else():
+    agreement = 40
+    usual = simulate_run(_scenario(2, 1), range(1)).step_ns
+    assert simulate_run(_scenario(2, 1, agreement_ns=agreement), range(1)).step_ns == usual + 2 * agreement
+    assert simulate_run(_scenario(1, 5, agreement_ns=agreement), range(1)).step_ns == 5 * (FORWARD + BACKWARD)
+
+
+def test_a_stage_begins_when_it_can_and_messages_wait_for_it():
+    schedule = Schedule("1f1b", "fixed", Placement(2), 1, (Limits(),) * 2)
+    step = simulate_step(
+        schedule,
+        duration=lambda _stage, task: FORWARD if task.kind is Kind.F else BACKWARD,
+        arrival=lambda _source, _target, _task, now: now,
+        begin=[100, 5000],
+    )
+    assert step.rows[1][0].start == 5000
+    assert step.end == [5000 + FORWARD + 2 * BACKWARD, 5000 + FORWARD + BACKWARD]
+    assert step.classes(0)[TimeClass.DEPENDENCY] == 5000 + FORWARD + BACKWARD - 100 - FORWARD
+
+
+def test_both_directions_of_a_shared_link_wait_for_each_other():
+    task = Task(Kind.F, 0)
+    full, half = (Network(Link(num_bytes=100, ns_per_byte=1.0, duplex=duplex)) for duplex in (True, False))
+    assert [full.arrival(0, 1, task, 0), full.arrival(1, 0, task, 0)] == [100, 100]
+    assert [half.arrival(0, 1, task, 0), half.arrival(1, 0, task, 0)] == [100, 200]
+    assert half.arrival(2, 1, task, 0) == 100
+
+
+def test_recorded_times_are_shared_among_other_stages_chunks_and_halves():
+    times = {
+        Place(0, stage, Task(kind, 0)): ns
+        for stage, forward, backward in ((0, 100, 240), (1, 300, 400))
+        for kind, ns in ((Kind.F, forward), (Kind.B, backward))
+    }
+    times[Place(0, 1, Task(Kind.UPDATE, 0))] = 60
+
+    def under(stages, chunks=1, split=False):
+        return RecordedTimes(times, 1, Cut(2, 1, False), Cut(stages, chunks, split))
+
+    same = under(2)
+    assert [same.duration(0, stage, Task(Kind.F, 0)) for stage in (0, 1)] == [100, 300]
+    assert same.duration(0, 0, Task(Kind.F, 5)) == 100, "micro-batches beyond the recorded ones repeat them"
+    four = under(4)
+    assert [four.duration(0, stage, Task(Kind.B, 0)) for stage in range(4)] == [120, 120, 200, 200]
+    assert [four.duration(0, stage, Task(Kind.UPDATE, 0)) for stage in range(4)] == [0, 0, 30, 30]
+    assert under(1).duration(0, 0, Task(Kind.F, 0)) == 400
+    halves = under(2, chunks=2, split=True)
+    assert [halves.duration(0, 1, Task(kind, 0, 1)) for kind in (Kind.F, Kind.B, Kind.W)] == [150, 100, 100]
+
+
+def _job(stages, microbatches, hint):
+    return Job.from_resolved(f"""
+[job]
+name = "hand-made"
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = 1
+backward_ms = 2
+[parallel]
+pipeline = {stages}
+[batch]
+microbatches = {microbatches}
+[schedule]
+hint = "{hint}"
+""")
