@@ -17,7 +17,6 @@ from hpcpipe.job import Job
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.plan import Kind, Placement, Task
 from hpcpipe.plan.check import needs
-from hpcpipe.plan.hints import SPLIT
 from hpcpipe.simulate import (
     Cut,
     Edge,
@@ -87,7 +86,7 @@ class Recording:
 
 
 def _cut(job: Job) -> Cut:
-    return Cut(job.parallel.pipeline, job.chunks, job.schedule.hint in SPLIT)
+    return Cut(job.parallel.pipeline, job.chunks, job.splits)
 
 
 def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, most: int = 50) -> Recording:

@@ -29,9 +29,18 @@ def print_faults(faults: "Sequence[Fault]", console: Console | None = None) -> N
     console.print(Text(f"{number} {'fault' if number == 1 else 'faults'} found; nothing was started", style="bold"))
 
 
-def _print(fault: "Fault", console: Console, width: int) -> None:
+def print_warnings(warnings: "Sequence[Fault]") -> None:
+    """Print what is allowed and yet known to be slow to stderr."""
+    console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    width = max(console.width if console.is_terminal else 100, 40)
+    for warning in warnings:
+        _print(warning, console, width, label=("warning", "bold yellow"))
+        console.print()
+
+
+def _print(fault: "Fault", console: Console, width: int, label: tuple[str, str] = ("error", "bold red")) -> None:
     margin = " " * len(str(fault.line))
-    console.print(Text.assemble(("error", "bold red"), (f": {_visible(fault.message)}", "bold")))
+    console.print(Text.assemble(label, (f": {_visible(fault.message)}", "bold")))
     console.print(Text.assemble((f"{margin}--> ", "bold blue"), _place(fault)))
     if fault.line:
         before, marked, after = _window(fault, width - len(margin) - 3)

@@ -1,5 +1,6 @@
 """`hpcpipe run`: train a job on the ranks it is given, or start them itself."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def run(
     Under srun or mpiexec the ranks of that launcher are used; started plainly, the ranks of [parallel] are started
     here.
     """
+    from hpcpipe.cli.start import CLAIMED_VARIABLE
     from hpcpipe.cluster import environment
     from hpcpipe.job import JobError, load_job
 
@@ -45,6 +47,10 @@ def run(
 
             print_faults(error.faults)
         sys.exit(ExitCode.INPUT)
+    if speaks and not os.environ.get(CLAIMED_VARIABLE):  # who started these ranks has said it
+        from hpcpipe.cli.faults import print_warnings
+
+        print_warnings(job.warnings)
     if dry_run:
         if speaks:
             from hpcpipe.cli.layout import print_layout

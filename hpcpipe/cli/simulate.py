@@ -65,6 +65,9 @@ def simulate(
     from hpcpipe.events import LogError, open_run
 
     jobs = _load(job_file, overrides, compare, ranks)
+    from hpcpipe.cli.faults import print_warnings
+
+    print_warnings(jobs[1].warnings)
     machine_options = {"tflops": tflops, "gbit": gbit, "latency_us": latency_us}
     machine = _machine(machine_options)
     try:

@@ -1,6 +1,7 @@
 """`hpcpipe validate`: every fault of a job file at once, for people or as one JSON document."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -34,8 +35,11 @@ def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_j
             print_faults(error.faults)
         sys.exit(ExitCode.INPUT)
     if as_json:
-        _print_json([])
+        _print_json([], [warning.to_json() for warning in job.warnings])
     else:
+        from hpcpipe.cli.faults import print_warnings
+
+        print_warnings(job.warnings)
         mesh = job.parallel
         sizes = f"pipeline {mesh.pipeline} x data {mesh.data} x tensor {mesh.tensor}"
         click.echo(
@@ -43,8 +47,9 @@ def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_j
         )
 
 
-def _print_json(faults: list[dict[str, str | int]]) -> None:
+def _print_json(faults: list[dict[str, str | int]], warnings: Sequence[dict[str, str | int]] = ()) -> None:
     import json
 
-    document = {"format": "hpcpipe-validate", "schema_version": "1.0.0", "ok": not faults, "faults": faults}
+    head = {"format": "hpcpipe-validate", "schema_version": "1.0.0", "ok": not faults}
+    document = head | {"faults": faults, "warnings": list(warnings)}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -9,12 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import explain
-from hpcpipe.job.checks import CHECKS
+from hpcpipe.job import checks, explain, schedule_checks
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
 from hpcpipe.job.overrides import parse_overrides
-from hpcpipe.job.schema import TABLES, VARIANTS, Gpt, Job, Text
+from hpcpipe.job.schema import TABLES, VARIANTS, Gpt, Job, Schedule, Text
 from hpcpipe.job.section import Section
 from hpcpipe.job.source import read_source
 from hpcpipe.job.syntax import parse
@@ -49,6 +48,7 @@ def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None
     faults += [document.fault(reading.as_written(problem)) for problem in reading.problems]
     if faults:
         raise JobError(faults)
+    job.set_warnings([document.fault(reading.as_written(problem)) for problem in schedule_checks.warnings_of(job)])
     return job
 
 
@@ -81,11 +81,31 @@ class _Reading:
                 sections[name] = self._section(name, section, values)
         if isinstance(data := sections["data"], Text):
             data.set_folder(self.path.parent.absolute())
-        return Job.model_construct(None, run=sections.pop("job"), **sections)
+        self._read_table(sections["schedule"])
+        job = Job.model_construct(None, run=sections.pop("job"), **sections)
+        job.set_folder(self.path.parent.absolute())
+        return job
+
+    def _read_table(self, schedule: Section) -> None:
+        """Read the file of a hint that names one; without it no rule about the schedule can be checked."""
+        assert isinstance(schedule, Schedule)
+        where, folder = ("schedule", "hint"), self.path.parent.absolute()
+        try:
+            schedule.read_table(folder)
+        except (OSError, ValueError) as error:
+            path = schedule.table_path(folder)
+            if isinstance(error, OSError):
+                said = [f"{path} cannot be read: {error.strerror or error}"]
+                hint = "a relative path starts at the job file's folder"
+            else:
+                said = [f"{path}: {line}" for line in str(error).splitlines()]
+                hint = "the table has a row a stage with cells such as 0F0,0F1,0B0 (torch.distributed.pipelining's CSV)"
+            self.problems += [Problem(where, sentence, hint) for sentence in said]
+            self.wrong.add(where)
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        for check in CHECKS:
+        for check in (*checks.CHECKS, *schedule_checks.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):

@@ -3,9 +3,15 @@
 from collections.abc import Sequence
 
 from hpcpipe.job.schema import Job
+from hpcpipe.job.values import MEMORY
 from hpcpipe.plan import Limits, Schedule
 from hpcpipe.plan.caps import limits_for
-from hpcpipe.plan.hints import SPLIT
+
+
+def needs_sizes(job: Job) -> bool:
+    """Return whether a cap is given in bytes, so that the sizes of activations must be known."""
+    settings = (job.schedule.in_flight, job.schedule.stash)
+    return job.schedule.dispatch == "ready" and any(isinstance(s, str) and MEMORY.fullmatch(s) for s in settings)
 
 
 def schedule_of(job: Job, *, activation_bytes: Sequence[float] | None = None) -> Schedule:
@@ -22,7 +28,7 @@ def schedule_of(job: Job, *, activation_bytes: Sequence[float] | None = None) ->
         A cap cannot be met, or needs `activation_bytes`.
     """
     settings, placement, microbatches = job.schedule, job.placement, job.batch.microbatches
-    split = settings.hint in SPLIT
+    split = job.splits
     k = settings.k if settings.hint == "kfkb" else None
     if settings.dispatch == "fixed":
         limits: tuple[Limits, ...] = (Limits(),) * placement.stages
@@ -46,4 +52,5 @@ def schedule_of(job: Job, *, activation_bytes: Sequence[float] | None = None) ->
         split=split,
         ordered=settings.accumulate == "ordered",
         k=k,
+        orders=None if settings.table is None else settings.table.orders,
     )

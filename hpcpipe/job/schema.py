@@ -4,6 +4,7 @@ What several values must satisfy together is in checks.py. Every key does someth
 The keys of a table may depend on its `kind`; then it is one section a kind (VARIANTS).
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,11 +13,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pr
 
 from hpcpipe.job import values
 from hpcpipe.job.datafile import resolve
+from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
+from hpcpipe.plan.hints.table import Table, read_table
+from hpcpipe.plan.schedule import FROM_FILE
 
 Name = Annotated[str, AfterValidator(values.folder_name)]
 FileText = Annotated[str, AfterValidator(values.text)]
@@ -123,6 +127,31 @@ class Schedule(Section):
         default="ordered", description="order in which gradients are summed"
     )
 
+    _table: Table | None = PrivateAttr(default=None)
+
+    @property
+    def table(self) -> Table | None:
+        """The orders of a hint from a file."""
+        return self._table
+
+    def read_table(self, folder: Path) -> None:
+        """Read the file that the hint names, if it names one; the loader does it, once.
+
+        Raises
+        ------
+        ValueError
+            What the file holds is no schedule; one sentence a line.
+        OSError
+            It cannot be read.
+        """
+        if self.hint.startswith(FROM_FILE):
+            path = self.table_path(folder)
+            self._table = read_table(path.read_text(encoding="utf-8"))
+
+    def table_path(self, folder: Path) -> Path:
+        """Return the path of the file that the hint names; a relative one starts at the job file's folder."""
+        return (folder / Path(self.hint.removeprefix(FROM_FILE)).expanduser()).absolute()
+
 
 class Optimizer(Section):
     """`[optimizer]`: the update rule and its learning rate over time."""
@@ -204,6 +233,9 @@ class Job(Section):
     variability: Variability = Variability()
     events: Events = Events()
 
+    _folder: Path = PrivateAttr(default=Path())
+    _warnings: tuple[Fault, ...] = PrivateAttr(default=())
+
     REQUIRED: ClassVar[tuple[str, ...]] = ("model", "data")
 
     def to_toml(self) -> str:
@@ -211,9 +243,24 @@ class Job(Section):
         import tomli_w
 
         tables: dict[str, dict[str, Any]] = self.model_dump(by_alias=True)
+        if self.schedule.hint.startswith(FROM_FILE):
+            tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         if isinstance(self.data, Text) and not self.data.path.startswith("package:"):
             tables["data"]["path"] = str(self.data.resolved_path)
         return tomli_w.dumps(tables)
+
+    def set_folder(self, folder: Path) -> None:
+        """Set where relative paths start; the loader does it, once."""
+        self._folder = folder
+
+    @property
+    def warnings(self) -> tuple[Fault, ...]:
+        """What is allowed and yet known to be slow, with its place."""
+        return self._warnings
+
+    def set_warnings(self, warnings: Iterable[Fault]) -> None:
+        """Keep the warnings; the loader does it, once."""
+        self._warnings = tuple(warnings)
 
     @classmethod
     def from_resolved(cls, text: str) -> "Job":
@@ -226,7 +273,9 @@ class Job(Section):
         """
         import tomllib
 
-        return cls.model_validate(tomllib.loads(text))
+        job = cls.model_validate(tomllib.loads(text))
+        job.schedule.read_table(Path())
+        return job
 
     @property
     def chunks(self) -> int:
@@ -236,6 +285,8 @@ class Job(Section):
     @property
     def placement(self) -> Placement:
         """Where the virtual stages lie."""
+        if self.schedule.table is not None:
+            return self.schedule.table.placement
         chunks, stages = self.parallel.chunks, self.parallel.pipeline
         given = chunks if isinstance(chunks, int) else None
         hint = self.schedule.hint
@@ -243,8 +294,16 @@ class Job(Section):
             return placement_of(hint, stages=stages, chunks=FAMILIES[hint].chunks or 2)
         return Placement(stages, given or 1)
 
+    @property
+    def splits(self) -> bool:
+        """Whether the backward is split, so that weight gradients are tasks of their own."""
+        table = self.schedule.table
+        return self.schedule.hint in SPLIT if table is None else table.split
+
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """Return the order of every stage, where the hint is one."""
+        if self.schedule.table is not None:
+            return self.schedule.table.orders
         size = {"stages": self.parallel.pipeline, "microbatches": self.batch.microbatches, "chunks": self.chunks}
         k = self.schedule.k if FAMILIES[self.schedule.hint].takes_k else None
         hints = [make_hint(self.schedule.hint, stage=stage, k=k, **size) for stage in range(self.parallel.pipeline)]
@@ -252,8 +311,8 @@ class Job(Section):
 
     def peaks(self) -> Peaks:
         """Return what every stage holds at most when it follows the order, in forwards of a chunk."""
-        split = self.schedule.hint in SPLIT
-        return check_order(self.orders(), placement=self.placement, microbatches=self.batch.microbatches, split=split)
+        orders, microbatches = self.orders(), self.batch.microbatches
+        return check_order(orders, placement=self.placement, microbatches=microbatches, split=self.splits)
 
     @property
     def sha256(self) -> str:

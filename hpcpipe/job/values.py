@@ -13,9 +13,11 @@ from pydantic_core import PydanticCustomError
 
 from hpcpipe.job.words import describe, listing, nearest, show
 from hpcpipe.plan import ORDERS, RULES
+from hpcpipe.plan.schedule import FROM_FILE
 
 LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
 MOST_MS = 1e9
+MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? *[kMGTmgt]?i?[Bb]")
 MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -45,7 +47,10 @@ def _counts(value: list[Any] | tuple[Any, ...], *, what: str, example: str) -> t
 
 
 def _cap(value: Any) -> str | int | tuple[int, ...]:
-    known = '"equal-memory", "1f1b", a multiple of 1f1b such as "2x", a number, or a list with one number per stage'
+    known = (
+        '"equal-memory", "1f1b", a multiple of 1f1b such as "2x", a number, a list with one number per stage, or '
+        'memory such as "2 GiB"'
+    )
     if isinstance(value, list | tuple):
         return _counts(value, what="the cap of each stage", example="[4, 3, 2, 1]")
     if _is_int(value):
@@ -60,6 +65,8 @@ def _cap(value: Any) -> str | int | tuple[int, ...]:
         if MULTIPLE.fullmatch(value):
             if float(value[:-1]) == 0 or not isfinite(float(value[:-1])):
                 raise wrong(f"must be a multiple above 0, got {show(value)}", 'for example "1.5x"')
+            return value
+        if MEMORY.fullmatch(value):
             return value
         if value.isdecimal():
             raise wrong(f"must be a number without quotes, got {describe(value)}", f"write {int(value)}")
@@ -82,6 +89,10 @@ def _hint(value: Any) -> str:
     if not isinstance(value, str):
         raise wrong(f"must be {known}, got {describe(value)}", 'for example hint = "bf"')
     if value in ORDERS or value in RULES:
+        return value
+    if value.startswith(FROM_FILE):
+        if not value.removeprefix(FROM_FILE).strip() or "\0" in value:
+            raise wrong("names no file", 'write its path after the colon: hint = "file:order.csv"')
         return value
     near = nearest(value, [*ORDERS, *RULES])
     meant = f"did you mean {show(near)}? " if near else ""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.schema import Emulated
-from hpcpipe.plan.hints import SPLIT
 from hpcpipe.simulate.links import Link
 from hpcpipe.simulate.run import LinkMessages, Messages
 from hpcpipe.simulate.times import Times, UsualTimes
@@ -36,7 +35,7 @@ def emulated_costs(job: Job) -> Costs:
         backward=[device.of("backward_ms", stage) * NS_PER_MS for stage in stages],
         weight=[device.of("weight_ms", stage) * NS_PER_MS for stage in stages],
         chunks=job.chunks,
-        split=job.schedule.hint in SPLIT,
+        split=job.splits,
         compute=compute_model(vary),
         seed=vary.seed,
     )
@@ -96,7 +95,7 @@ def analytic_costs(
         backward=[FLOPS_OF_BACKWARD * time for time in forward],
         weight=[FLOPS_OF_BACKWARD / 2 * time for time in forward],
         chunks=job.chunks,
-        split=job.schedule.hint in SPLIT,
+        split=job.splits,
         update=[BYTES_OF_UPDATE * size.parameters / replicas / machine.memory_gb for size in sizes],
         exchange=[bytes_ * ns_per_byte for bytes_ in moved],
         buckets=count,

@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from job_text import VALID, fault_of, faults_of, write_job
 
-from hpcpipe.job import load_job
+from hpcpipe.cli import main
+from hpcpipe.job import Job, load_job
 from hpcpipe.job.injected import COMPUTE, NETWORK
+from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.schema import Emulated
 from hpcpipe.plan import ORDERS, RULES
+from hpcpipe.plan.hints import SPLIT, placement_of
+from hpcpipe.plan.hints.table import write_table
 
 EMULATED = """\
 [model]
@@ -118,3 +123,55 @@ def test_every_model_of_variability_has_defaults(tmp_path: Path, key: str, model
     for name in models:
         job = load_job(emulated(tmp_path), [f'variability.{key}={{ model = "{name}" }}'])
         assert getattr(job.variability, key).model == name
+
+
+def _orders_of(hint: str, microbatches: int = 4) -> str:
+    orders = [ORDERS[hint](stage=stage, stages=2, microbatches=microbatches) for stage in (0, 1)]
+    return write_table(orders, placement_of(hint, stages=2), split=hint in SPLIT)
+
+
+def test_an_order_from_a_file_brings_its_placement_and_is_kept_by_its_absolute_path(tmp_path: Path) -> None:
+    (tmp_path / "order.csv").write_text(_orders_of("zbv"), encoding="utf-8")
+    job = load_job(emulated(tmp_path), ["schedule.hint=file:order.csv", "batch.microbatches=4"])
+    assert (job.chunks, job.placement.shape, job.splits) == (2, "v", True)
+    assert job.orders() == tuple(ORDERS["zbv"](stage=stage, stages=2, microbatches=4) for stage in (0, 1))
+    assert schedule_of(job).orders == job.orders()
+    assert Job.from_resolved(job.to_toml()).orders() == job.orders()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (None, "order.csv cannot be read: No such file or directory"),
+        ("0F0,0B0\n1F0,1X0\n", "order.csv: row 2, column 2:"),
+        (_orders_of("1f1b", 3), "does not fit microbatches = 4"),
+    ],
+)
+def test_a_table_that_is_missing_wrong_or_of_another_size_is_one_fault(
+    tmp_path: Path, table: str | None, message: str
+) -> None:
+    if table is not None:
+        (tmp_path / "order.csv").write_text(table, encoding="utf-8")
+    fault = fault_of(emulated(tmp_path), "schedule.hint=file:order.csv", "batch.microbatches=4")
+    assert message in fault.message
+    assert fault.key == "schedule.hint"
+
+
+def test_caps_in_bytes_are_met_by_the_sizes_of_activations(tmp_path: Path) -> None:
+    job = load_job(emulated(tmp_path), ["schedule.in_flight=3 kB"])
+    assert [limits.in_flight for limits in schedule_of(job, activation_bytes=[1000.0, 1500.0]).limits] == [3, 2]
+    with pytest.raises(ValueError, match="bytes"):
+        schedule_of(job)
+
+
+def test_a_cap_that_is_known_to_be_slow_is_a_warning_with_its_place_and_no_fault(tmp_path: Path) -> None:
+    path = emulated(tmp_path, ("pipeline = 2", "pipeline = 4"), ("[10, 12]", "10"))
+    job = load_job(path, ["schedule.in_flight=2"])
+    (warning,) = job.warnings
+    assert warning.key == "schedule.in_flight"
+    assert "on stage 0 and 1" in warning.message, "1F1B needs 4, 3, 2 and 1"
+    assert load_job(path, ["schedule.in_flight=4"]).warnings == ()
+    assert load_job(path).warnings == ()
+    result = CliRunner().invoke(main, ["validate", str(path), "--set", "schedule.in_flight=2"])
+    assert result.exit_code == 0
+    assert "warning: in_flight = 2" in result.stderr
