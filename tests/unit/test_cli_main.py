@@ -71,7 +71,7 @@ sys.exit(f"imported {loaded}" if loaded else 0)
     [
         (["valdate", "x.toml"], "did you mean 'validate'?"),
         (["job.toml"], "to train it: hpcpipe run job.toml"),
-        (["frobnicate"], "there are run, validate, simulate, analyze, doctor"),
+        (["frobnicate"], "there are run, validate, simulate, analyze, bench, doctor"),
         (["validate"], "Missing argument"),
         (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
     ],

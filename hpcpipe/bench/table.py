@@ -1,0 +1,44 @@
+"""A benchmark's result as data: columns with units, rows, and what was assumed. How it is shown is not known here."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Cell = str | int | float | None
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; `unit` is "" for words and counts, "x" for ratios. `digits` are those after the point."""
+
+    name: str
+    unit: str = ""
+    digits: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTable:
+    """Rows under columns; the notes say what was assumed and where the figures come from."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    notes: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of `bench NAME --json`."""
+        names = [column.name for column in self.columns]
+        return {
+            "format": "hpcpipe-benchmark",
+            "schema_version": "1.0.0",
+            "name": self.name,
+            "title": self.title,
+            "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
+            "units": {column.name: column.unit for column in self.columns},
+            "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
+            "notes": list(self.notes),
+        }

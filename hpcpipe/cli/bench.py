@@ -1,0 +1,64 @@
+"""`hpcpipe bench`: run a benchmark that the documentation quotes and print its table."""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcpipe.bench import BENCHES
+
+if TYPE_CHECKING:
+    from hpcpipe.bench.table import BenchTable, Cell, Column
+
+_LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line) in BENCHES.items())
+
+
+@click.command(epilog=_LIST)
+@click.argument("name", type=click.Choice(list(BENCHES)), metavar="NAME")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of each setting (default: the benchmark's own).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+def bench(name: str, steps: int | None, as_json: bool) -> None:
+    """Run the benchmark NAME and print its table."""
+    from rich.progress import Progress
+
+    from hpcpipe.cli.terminal import make_console
+
+    module, _, attribute = BENCHES[name][0].partition(":")
+    options = {} if steps is None else {"steps": steps}
+    with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(name, total=None)
+        table = getattr(import_module(module), attribute)(**options, progress=lambda: bar.advance(task))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(table.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _print(table)
+
+
+def _print(table: "BenchTable") -> None:
+    from rich import box
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from hpcpipe.cli.terminal import make_console
+
+    console = make_console()
+    console.print(Text(table.title, style="bold"))
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for column in table.columns:
+        words = all(isinstance(row[table.columns.index(column)], str) for row in table.rows)
+        shown.add_column(column.name, justify="left" if words else "right", overflow="fold", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*(_show(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    console.print(shown)
+    for note in table.notes:
+        console.print(Padding(Text(f"- {note}", style="dim"), (0, 0, 0, 0)))
+
+
+def _show(cell: "Cell", column: "Column") -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.{column.digits}f}" if isinstance(cell, float) else str(cell)
