@@ -82,7 +82,7 @@ test-run: venv ## tests that start real runs
 .PHONY: test-nightly
 test-nightly: venv ## the property tests of the schedules with 20,000 cases (minutes)
 	$(SAY) "property tests, 20,000 cases"
-	@$(BIN)/python -m pytest -q tests/unit -m nightly --timeout=3600
+	@$(BIN)/python -m pytest -v tests/unit -m nightly --timeout=1200
 
 PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
 
