@@ -22,7 +22,7 @@ NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.buil
 
 .PHONY: help
 help: ## show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
 
 .PHONY: venv
 venv: $(VENV)/.ready ## make .venv with hpcpipe installed editable, its MPI and the development tools
