@@ -22,7 +22,7 @@ NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.buil
 
 .PHONY: help
 help: ## show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
 
 .PHONY: venv
 venv: $(VENV)/.ready ## make .venv with hpcpipe installed editable, its MPI and the development tools
@@ -82,7 +82,7 @@ test-run: venv ## tests that start real runs
 .PHONY: test-nightly
 test-nightly: venv ## the property tests of the schedules with 20,000 cases (minutes)
 	$(SAY) "property tests, 20,000 cases"
-	@$(BIN)/python -m pytest -q tests/unit -m nightly --timeout=3600
+	@$(BIN)/python -m pytest -v tests/unit -m nightly --timeout=1200
 
 PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
 

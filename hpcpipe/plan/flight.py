@@ -57,7 +57,7 @@ class _Count:
     """Started forwards that one cap still waits for."""
 
     def __init__(self, *, microbatches: int, chunks: int, limit: int | None, reserves: bool) -> None:
-        self._limit = limit
+        self.limit = limit
         self._reserves = reserves
         self.favours_oldest = reserves or chunks > 1
         self._to_start = [chunks] * microbatches
@@ -69,10 +69,10 @@ class _Count:
     @property
     def room(self) -> bool:
         """Whether a forward of any micro-batch may start."""
-        if self._limit is None:
+        if self.limit is None:
             return True
         reserved = self._to_start[self.oldest] if self._reserves and self.oldest < len(self._to_start) else 0
-        return self.now + reserved < self._limit
+        return self.now + reserved < self.limit
 
     def admits(self, microbatch: int) -> bool:
         """Return whether a forward of this micro-batch may start."""
@@ -110,6 +110,11 @@ class Flight:
         self._in_flight_by_chunk = each(limits.in_flight_by_chunk)
         self._stash_by_chunk = each(limits.stash_by_chunk)
         self._last_kind = Kind.W if split else Kind.B
+        self._counts = [
+            (self._in_flight, self._stash, self._in_flight_by_chunk[chunk], self._stash_by_chunk[chunk])
+            for chunk in range(chunks)
+        ]
+        self._caps = [[count for count in counts if count.limit is not None] for counts in self._counts]
 
     @property
     def in_flight(self) -> int:
@@ -133,16 +138,16 @@ class Flight:
 
     def room(self, chunk: int) -> bool:
         """Return whether a forward of any micro-batch may start in a chunk."""
-        return all(count.room for count in self._counts(chunk))
+        return all(cap.room for cap in self._caps[chunk])
 
     def admitted(self, chunk: int) -> tuple[int, ...]:
         """Return the micro-batches whose forwards may start in a chunk although there is no room for all."""
-        counts = self._counts(chunk)
-        return tuple(m for m in {count.oldest for count in counts} if all(count.admits(m) for count in counts))
+        caps = self._caps[chunk]
+        return tuple(m for m in {cap.oldest for cap in caps} if all(cap.admits(m) for cap in caps))
 
     def start_forward(self, task: Task) -> None:
         """Count a forward that starts."""
-        for count in self._counts(task.chunk):
+        for count in self._counts[task.chunk]:
             count.start(task.microbatch)
 
     def finish(self, task: Task) -> None:
@@ -153,9 +158,6 @@ class Flight:
         if task.kind is self._last_kind:
             self._stash.finish(task.microbatch)
             self._stash_by_chunk[task.chunk].finish(task.microbatch)
-
-    def _counts(self, chunk: int) -> tuple[_Count, _Count, _Count, _Count]:
-        return self._in_flight, self._stash, self._in_flight_by_chunk[chunk], self._stash_by_chunk[chunk]
 
 
 def chunk_profile(*, stage: int, stages: int, scale: float = 1.0) -> tuple[int, int]:

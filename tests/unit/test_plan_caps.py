@@ -31,7 +31,7 @@ def peaks_by_chunk(order, chunks, release):
 
 
 def test_equal_memory_never_stashes_more_than_1f1b_does_at_stage_0():
-    for stages in range(1, 65):
+    for stages in (1, 2, 3, 5, 8, 13, 32):
         _, peaks = own_orders("1f1b", stages, 2 * stages)
         caps = in_flight_caps("equal-memory", stages=stages, microbatches=MANY)
         assert max(caps) == caps[0] == max(peaks.in_flight)

@@ -1,5 +1,8 @@
 """Every bundled order against the closed forms of its paper, and complete and executable for all sizes."""
 
+from fractions import Fraction
+from math import lcm
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +40,32 @@ def test_kfkb_without_latency_has_the_makespan_and_k_times_the_memory_of_1f1b(k)
     assert peaks.in_flight == tuple(min(16, k * (4 - s)) for s in range(4))
     if 16 % k == 0:
         assert clock(orders, placement, times=(5, 10)).makespan == (16 + 3) * 15
+
+
+@pytest.mark.parametrize("latency", [0, 1, 4, 15, 16, 40])
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_constant_latency_costs_kfkb_its_period(stages, k, latency):
+    """With t = F + B and c for each message, the steady period of a micro-batch is the longest of t and of the circles
+    that go d stages down and back: ((d + k)t + 2dc) / (k(d + 1)) for d = 1 .. S - 1; for k = 1 that is t + 2c(S - 1)/S.
+    """
+    forward, backward = 10, 20
+    whole = forward + backward
+    circles = (Fraction((d + k) * whole + 2 * d * latency, k * (d + 1)) for d in range(1, stages))
+    period = max([Fraction(whole), *circles])
+    cycle = k * lcm(*range(1, stages + 1))  # each circle closes in it
+
+    def makespan(microbatches):
+        orders, placement, _ = build("kfkb", stages, microbatches, k=k)
+        return clock(orders, placement, times=(forward, backward), latency=latency).makespan
+
+    start = 4 * k * stages
+    assert makespan(start + cycle) - makespan(start) == cycle * period
+    if 2 * latency <= (k - 1) * whole:  # the group hides its messages
+        assert period == whole
+        assert makespan(start) == (stages - 1) * (whole + 2 * latency) + start * whole
+    else:
+        assert period > whole
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])

@@ -18,7 +18,8 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def drawn(seed, scale):
-    return lambda stage, task: random.Random(f"{seed}/{scale}/{stage}/{task}").randint(0, scale)
+    """Return a function of stage and task alone, so that nothing depends on who asks first."""
+    return lambda stage, task: hash((seed, scale, stage, *task)) % (scale + 1)  # numbers hash alike in every process
 
 
 @st.composite
@@ -153,7 +154,8 @@ def test_no_timing_stops_a_pipeline_repeats_a_task_breaks_a_dependency_or_exceed
 
 
 @pytest.mark.nightly
-@settings(max_examples=20_000, deadline=None, suppress_health_check=SLOW)
+@pytest.mark.parametrize("thousand", range(20))
+@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW)
 @given(**CASE)
-def test_no_timing_does_so_in_many_cases(schedule, seed, replicated, buckets):
+def test_no_timing_does_so_in_20_000_cases(thousand, schedule, seed, replicated, buckets):
     check(schedule, seed, replicated, buckets)

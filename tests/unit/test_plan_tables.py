@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch_schedules import load, simulated, table_of
 from virtual_pipeline import VirtualPipeline
 
-from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, read_table, write_table
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, check_order, read_table, write_table
 from hpcpipe.plan.hints import FAMILIES, ORDERS, placement_of
 from hpcpipe.plan.hints.table import TableError
 
@@ -235,3 +235,46 @@ def test_orders_belong_to_a_hint_from_a_file_and_fit_the_schedule():
     ):
         Schedule("file:x", "fixed", Placement(1), 2, (Limits(),), orders=table.orders)
     assert Task(Kind.F, 0) in table.orders[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(["1f1b", "zb-h1", "zbv"]),
+    size=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    edits=st.lists(
+        st.tuples(
+            st.integers(0, 200),
+            st.sampled_from(
+                ["swap", "drop", "copy", "0F0", "1B1", "2I0", "0W1", "", "\n", "x", "\x00", "\u0663F\u0660", '"']
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_a_damaged_table_is_read_as_a_proved_schedule_or_refused_with_places(name, size, edits):
+    stages, microbatches = size
+    orders, placement = our_orders(name, stages, microbatches)
+    cells = re.split("(,|\r\n)", write_table(orders, placement, split=FAMILIES[name].split))
+    for place, edit in edits:
+        at = place % len(cells)
+        if edit == "swap":
+            cells[at], cells[at - 2] = cells[at - 2], cells[at]
+        elif edit == "drop":
+            cells.pop(at)
+        elif edit == "copy":
+            cells.insert(at, cells[at])
+        else:
+            cells[at] = edit
+        cells = cells or [""]
+    text = "".join(cells)
+    try:
+        table = read_table(text)
+    except TableError as error:
+        assert error.faults
+        lines = text.splitlines() or [""]
+        for fault in error.faults:
+            assert 1 <= fault.row <= len(lines)
+            assert 1 <= fault.column <= len(lines[fault.row - 1].split(",")) + 1
+    else:
+        check_order(table.orders, placement=table.placement, microbatches=table.microbatches, split=table.split)
