@@ -92,7 +92,8 @@ class DeferredLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, which callers may use
         """Return (..., out_features) from (..., in_features)."""
-        if not _waits(self, input, self.weight, self.bias):
+        # With a frozen weight torch may multiply another way; what is left, a sum for the bias, is not worth a wait.
+        if not (self.weight.requires_grad and _waits(self, input, self.weight, self.bias)):
             return super().forward(input)
         return deferred_ops.linear(input, self.weight, self.bias)
 

@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return `input @ weight.T + bias` for an input of any number of dimensions."""
+    """Return `rows @ weight.T + bias`, (..., inputs) -> (..., outputs); the weight must want a gradient."""
     if rows.dim() == 2:
         return _Linear.apply(rows, weight, bias)
     shape = rows.shape[:-1] + weight.shape[:1]
@@ -103,17 +103,14 @@ class _Linear(Function):
         if ctx.needs_input_grad[0]:
             by_columns = _is_column_major(rows)
             of_rows = weight.t().mm(gradient.t()).t() if by_columns else gradient.mm(weight)
-        settings = (*ctx.needs_input_grad[1:], _is_column_major(weight.t()), weight.shape[:1])
+        biases = weight.shape[:1] if ctx.needs_input_grad[2] else None
+        settings = (_is_column_major(weight.t()), biases)
         return of_rows, *_weight_gradients(ctx, _linear_weights, (gradient, rows), settings)
 
 
-def _linear_weights(
-    gradient: Tensor, rows: Tensor, weighted: bool, biased: bool, by_rows: bool, outputs: torch.Size
-) -> Gradients:
-    of_weight = None
-    if weighted:
-        of_weight = gradient.t().mm(rows) if by_rows else rows.t().mm(gradient).t()
-    return of_weight, gradient.sum_to_size(outputs) if biased else None
+def _linear_weights(gradient: Tensor, rows: Tensor, by_rows: bool, biases: torch.Size | None) -> Gradients:
+    of_weight = gradient.t().mm(rows) if by_rows else rows.t().mm(gradient).t()
+    return of_weight, None if biases is None else gradient.sum_to_size(biases)
 
 
 class _Add(Function):
