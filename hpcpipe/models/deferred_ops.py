@@ -82,10 +82,6 @@ def _save(ctx: Any, *tensors: Tensor | None, parameters: tuple[Tensor | None, ..
     ctx.parameters = parameters
 
 
-def _is_column_major(matrix: Tensor) -> bool:
-    return matrix.stride(0) == 1 and matrix.stride(1) == matrix.shape[0]
-
-
 class _Linear(Function):
     """(rows, inputs) @ (outputs, inputs).T + (outputs): torch.addmm, or torch.mm without a bias."""
 
@@ -99,18 +95,19 @@ class _Linear(Function):
         if gradient is None:
             return None, None, None
         rows, weight = ctx.saved_tensors
+        for_rows, _, for_bias = ctx.needs_input_grad
         of_rows = None
-        if ctx.needs_input_grad[0]:
-            by_columns = _is_column_major(rows)
+        if for_rows:
+            by_columns = rows.stride(0) == 1 and rows.stride(1) == rows.shape[0]
             of_rows = weight.t().mm(gradient.t()).t() if by_columns else gradient.mm(weight)
-        biases = weight.shape[:1] if ctx.needs_input_grad[2] else None
-        settings = (_is_column_major(weight.t()), biases)
+        settings = (weight.stride(), for_bias)
         return of_rows, *_weight_gradients(ctx, _linear_weights, (gradient, rows), settings)
 
 
-def _linear_weights(gradient: Tensor, rows: Tensor, by_rows: bool, biases: torch.Size | None) -> Gradients:
-    of_weight = gradient.t().mm(rows) if by_rows else rows.t().mm(gradient).t()
-    return of_weight, None if biases is None else gradient.sum_to_size(biases)
+def _linear_weights(gradient: Tensor, rows: Tensor, weight_strides: tuple[int, ...], for_bias: bool) -> Gradients:
+    outputs, inputs = gradient.shape[1], rows.shape[1]
+    of_weight = gradient.t().mm(rows) if weight_strides == (inputs, 1) else rows.t().mm(gradient).t()
+    return of_weight, gradient.sum_to_size(outputs) if for_bias else None
 
 
 class _Add(Function):

@@ -4,10 +4,9 @@ It knows tensors and the order in which they were met; which layer wants which k
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,15 +15,14 @@ _KEY = "hpcpipe.recording"
 Gradients = Sequence[torch.Tensor | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One use of a layer: `kernel(*tensors, *settings)` returns the gradients of `parameters`, None for frozen ones."""
 
     parameters: tuple[torch.Tensor | None, ...]
     kernel: Callable[..., Gradients]
     tensors: tuple[torch.Tensor, ...]
     settings: tuple[Any, ...]
-    versions: tuple[int, ...]
+    versions: list[int]
 
 
 class Pending:
@@ -52,7 +50,7 @@ class Pending:
     ) -> None:
         """Put off `kernel(*tensors, *settings)`; the tensors must stay unchanged until `compute`."""
         assert self._works is not None, "a recording is closed before it is computed"
-        versions = tuple([tensor._version for tensor in tensors])
+        versions = [tensor._version for tensor in tensors]
         self._works.append(Work(parameters, kernel, tensors, settings, versions))
 
     def compute(self, parameters: Sequence[torch.Tensor], folded: Gradients | None = None) -> list[torch.Tensor | None]:
@@ -94,8 +92,7 @@ class Pending:
         return totals
 
 
-@contextmanager
-def recording() -> Iterator[Pending]:
+class recording:  # noqa: N801 - used as a function is
     """Let the backwards that this thread starts put their weight gradients off into the `Pending` that is yielded.
 
     Autograd runs the backward of CPU tensors in the calling thread and that of CUDA tensors in a thread of its own, to
@@ -107,14 +104,20 @@ def recording() -> Iterator[Pending]:
     RuntimeError
         If this thread is recording already: the inner backward's gradients would be missing from the outer one's.
     """
-    slot = _slot()
-    if slot.pending is not None:
-        raise RuntimeError("A recording is open in this thread already; close it before the next backward is recorded.")
-    slot.pending = Pending()
-    try:
-        yield slot.pending
-    finally:
-        slot.pending = None
+
+    __slots__ = ("_slot",)
+
+    def __enter__(self) -> Pending:
+        self._slot = _slot()
+        if self._slot.pending is not None:
+            raise RuntimeError(
+                "A recording is open in this thread already; close it before the next backward is recorded."
+            )
+        self._slot.pending = Pending()
+        return self._slot.pending
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._slot.pending = None
 
 
 def current() -> Pending | None:
