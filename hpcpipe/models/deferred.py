@@ -12,6 +12,7 @@
 - `weights` has the bits of the unsplit backward's gradients, in the order of `parameters`, None where unused.
 - `pending.num_bytes` says what is kept until `compute`. Among it may be `entry`'s and `gradient`'s memory: receive
   buffers that they lie in stay untouched until then.
+- LayerNorm's weight gradients fall out of the pass that makes its input's: B makes them, W hands them over.
 - Outside a recording the layers behave as torch's own, `.backward()` and second derivatives included.
 
 The modules know nothing of stages, micro-batches or messages.

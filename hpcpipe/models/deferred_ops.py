@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
-from hpcpipe.models.recording import Gradients, current
+from hpcpipe.models.recording import Gradients, Pending, current
 
 _aten = torch.ops.aten
 
@@ -65,15 +65,17 @@ def rms_norm(value: Tensor, shape: Sequence[int], weight: Tensor, eps: float | N
 def _weight_gradients(
     ctx: Any, kernel: Callable[..., Gradients], tensors: tuple[Tensor, ...], settings: tuple[Any, ...]
 ) -> Gradients:
-    """Compute the gradients of `ctx.parameters` now, or put them off if this backward is recorded.
-
-    A backward that is to be differentiated again (`create_graph`) computes them at once.
-    """
-    pending = None if torch.is_grad_enabled() else current()
+    """Compute the gradients of `ctx.parameters` now, or put them off if this backward is recorded."""
+    pending = _pending()
     if pending is None:
         return kernel(*tensors, *settings)
     pending.add(ctx.parameters, kernel, tensors, settings)
     return (None,) * len(ctx.parameters)
+
+
+def _pending() -> Pending | None:
+    """Return the recording, but none for a backward that is to be differentiated again (`create_graph`)."""
+    return None if torch.is_grad_enabled() else current()
 
 
 def _save(ctx: Any, *tensors: Tensor | None, parameters: tuple[Tensor | None, ...]) -> None:
@@ -192,7 +194,11 @@ def _convolution_weights(
 
 
 class _LayerNorm(Function):
-    """torch.native_layer_norm with a weight."""
+    """torch.native_layer_norm with a weight.
+
+    One pass over the input makes all its gradients, so B makes the weights' too and keeps them, two vectors, until W.
+    Apart, they would cost a second pass and two tensors of the input's size that no other layer keeps.
+    """
 
     @staticmethod
     def forward(
@@ -208,27 +214,19 @@ class _LayerNorm(Function):
         if gradient is None:
             return None, None, None, None, None
         value, weight, bias, mean, scale = ctx.saved_tensors
-        of_value = None
-        if ctx.needs_input_grad[0]:
-            statistics = (ctx.shape, mean, scale)
-            mask = (True, False, False)
-            of_value, _, _ = _aten.native_layer_norm_backward(gradient, value, *statistics, weight, bias, mask)
-        settings = (ctx.shape, weight, bias, (False, *ctx.needs_input_grad[2:4]))
-        of_weight, of_bias = _weight_gradients(ctx, _layer_norm_weights, (gradient, value, mean, scale), settings)
-        return of_value, None, of_weight, of_bias, None
+        for_value, _, *for_weights, _ = ctx.needs_input_grad
+        of_value, *of_weights = _aten.native_layer_norm_backward(
+            gradient, value, ctx.shape, mean, scale, weight, bias, (for_value, *for_weights)
+        )
+        pending = _pending()
+        if pending is None:
+            return of_value, None, *of_weights, None
+        wanted = [index for index in range(2) if for_weights[index]]
+        pending.add(tuple([ctx.parameters[i] for i in wanted]), _as_made, tuple([of_weights[i] for i in wanted]))
+        return of_value, None, None, None, None
 
 
-def _layer_norm_weights(
-    gradient: Tensor,
-    value: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    shape: list[int],
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: tuple[bool, ...],
-) -> Gradients:
-    _, *gradients = _aten.native_layer_norm_backward(gradient, value, shape, mean, scale, weight, bias, mask)
+def _as_made(*gradients: Tensor) -> Gradients:
     return gradients
 
 
