@@ -18,8 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, variabilities
 
-from hpcpipe.plan import Kind, Schedule, Task
-from hpcpipe.plan.admission import ADMISSIONS, admission_order
+from hpcpipe.plan import ADMISSIONS, Kind, Schedule, Task, admission_order
 from hpcpipe.plan.draws import normal
 from hpcpipe.plan.flow_shop import johnson_order, neh_order
 from hpcpipe.simulate import Compute, Link, Lognormal, MicrobatchCost, Network, Steady, simulate_step

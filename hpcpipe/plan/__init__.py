@@ -1,6 +1,7 @@
 """Tasks, hint orders, ready-set, caps and policies: pure standard library, driven by runtime and simulator alike."""
 
 from hpcpipe.plan.accounting import USEFUL, TimeClass
+from hpcpipe.plan.admission import ADMISSIONS, admission_order
 from hpcpipe.plan.caps import harmful, in_flight_caps, limits_for
 from hpcpipe.plan.check import OrdersWaitError, Peaks, check_order
 from hpcpipe.plan.flight import Limits, chunk_profile
@@ -16,6 +17,7 @@ from hpcpipe.plan.stage import Choice, StagePlan
 from hpcpipe.plan.task import Kind, Task
 
 __all__ = [
+    "ADMISSIONS",
     "ORDERS",
     "RULES",
     "USEFUL",
@@ -34,6 +36,7 @@ __all__ = [
     "TableError",
     "Task",
     "TimeClass",
+    "admission_order",
     "balanced_split",
     "check_order",
     "chunk_profile",

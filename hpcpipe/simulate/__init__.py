@@ -9,12 +9,14 @@ from hpcpipe.plan.variability import (
     Steady,
     Straggler,
 )
+from hpcpipe.simulate.admission import Admission, StashLimit, auto_admission
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.run import LinkMessages, MessagesAsRecorded, Scenario, SimulatedRun, simulate_run
 from hpcpipe.simulate.step import Message, Row, SimulatedStep, simulate_step
 from hpcpipe.simulate.times import Cut, Edge, Place, RecordedMessages, RecordedTimes, UsualTimes
 
 __all__ = [
+    "Admission",
     "Compute",
     "Cut",
     "Edge",
@@ -34,9 +36,11 @@ __all__ = [
     "Scenario",
     "SimulatedRun",
     "SimulatedStep",
+    "StashLimit",
     "Steady",
     "Straggler",
     "UsualTimes",
+    "auto_admission",
     "simulate_run",
     "simulate_step",
 ]

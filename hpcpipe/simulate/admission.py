@@ -152,9 +152,11 @@ class _Predicted:
     latency: int
     limit: StashLimit | None
 
-    def usual_order(self) -> list[tuple[Task, ...]] | None:
+    def usual_order(self) -> Sequence[tuple[Task, ...]] | None:
         """Return the schedule's own order, or the usual one of its shape where that is but a rule; None if none is."""
         schedule, placement = self.schedule, self.schedule.placement
+        if schedule.orders is not None:
+            return schedule.orders
         name, k = schedule.hint, schedule.k
         if name not in ORDERS or (name in SPLIT) is not schedule.split:
             usual = {(1, False): "1f1b", (1, True): "zb-h1", (2, True): "zbv"}
