@@ -16,9 +16,10 @@ from math import exp
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, variabilities
+from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, fixed, ready_v, variabilities
 
-from hpcpipe.plan import ADMISSIONS, Kind, Schedule, Task, admission_order
+from hpcpipe.plan import ADMISSIONS, Kind, Limits, Placement, Schedule, Task, admission_order
+from hpcpipe.plan.admission import peaked_order
 from hpcpipe.plan.draws import normal
 from hpcpipe.plan.flow_shop import johnson_order, neh_order
 from hpcpipe.simulate import Compute, Link, Lognormal, MicrobatchCost, Network, Steady, simulate_step
@@ -134,9 +135,13 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.05, help="per message, in units of one forward")
     parser.add_argument("--network-sigma", type=float, default=0.0, help="latency times exp(sigma z)")
     parser.add_argument("--in-order", action="store_true", help="messages of a link do not overtake each other")
+    parser.add_argument("--tried", action="store_true", help="print other peaks and other caps instead")
     options = parser.parse_args()
     link = Link(options.latency * UNIT_NS, options.network_sigma, not options.in_order)
     quiet = round(options.latency * UNIT_NS)
+    if options.tried:
+        Console(width=160).print(tried(options.stages, options.microbatches, options.seeds, link))
+        return
     by_name = {candidate.name: candidate for candidate in CANDIDATES}
     columns: list[Candidate] = [by_name[name] for name in COLUMNS]
     speed: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -170,6 +175,52 @@ def main() -> None:
     pairs = [(name, column.name) for name in table for column in columns]
     worst = min(pairs, key=lambda pair: _gain(speed, *pair))
     console.print(f"auto against as-given, worst of all: {_gain(speed, *worst):.3f} ({worst[0]}, {worst[1]})")
+
+
+def tried(stages: int, count: int, seeds: int, link: Link) -> Table:
+    """Return what the pyramid gives under other caps, with other peaks and with more memory, where costs are known."""
+
+    def by_chunk(caps: Callable[[int], tuple[int, int]]) -> Schedule:
+        limits = tuple(Limits(stash_by_chunk=caps(stage)) for stage in range(stages))
+        return Schedule("zbv", "ready", Placement(stages, 2, "v"), count, limits, split=True, ordered=False)
+
+    def flat(hint: str) -> Schedule:
+        return Schedule(
+            hint, "ready", Placement(stages), count, (Limits(stages, stages),) * stages, True, ordered=False
+        )
+
+    schedules = {
+        "zbv": by_chunk(lambda s: (2 * stages - 1 - s, s + 1)),
+        "zbv, one of chunk 0's places for chunk 1": by_chunk(lambda s: (2 * stages - 2 - s, s + 2)),
+        "zbv, half the slope": by_chunk(lambda s: (2 * stages - 3 - s // 2, 3 + s // 2)),
+        "zbv, flat": by_chunk(lambda _: (stages + 1, stages - 1)),
+        "zbv, memory x 2": ready_v("zbv", 2.0)(stages, count),
+        "zbv, memory x 4": ready_v("zbv", 4.0)(stages, count),
+        "zb-h1, caps flat": flat("zb-h1"),
+        "bfw, caps flat": flat("bfw"),
+        "1F1B fixed": fixed("1f1b")(stages, count),
+        "ZBV fixed": fixed("zbv")(stages, count),
+    }
+    row = Row(MicrobatchCost(0.8), Steady())
+    shown = Table(title="micro-batch cost 0.8, admission by cost: what else was tried")
+    shown.add_column("schedule")
+    for heading in ("pyramid", "peak at 1/4", "peak at 3/4", "dear and cheap in turn", "memory"):
+        shown.add_column(heading, justify="right")
+    base = [Step(schedules["1F1B fixed"], row, seed, 0.0).run(range(count), link)[0] for seed in range(seeds)]
+    for name, schedule in schedules.items():
+        cells: list[list[float]] = [[] for _ in range(4)]
+        memory = 0.0
+        for seed in range(seeds):
+            costs = [row.factor(seed, 0, index) for index in range(count)]
+            rising = admission_order("ascending", costs)
+            in_turn = [index for pair in zip(rising, reversed(rising), strict=True) for index in pair][:count]
+            orders = [*(peaked_order(costs, early=share) for share in (0.5, 0.25, 0.75)), in_turn]
+            for cell, order in zip(cells, orders, strict=True):
+                time, peak, _ = Step(schedule, row, seed, 0.0).run(order, link)
+                cell.append(base[seed] / time)
+                memory = max(memory, peak)
+        shown.add_row(name, *(f"{statistics.fmean(cell):.2f}" for cell in cells), f"{memory:g}")
+    return shown
 
 
 def _gain(speed: dict[tuple[str, str, str], list[float]], name: str, column: str) -> float:
