@@ -46,7 +46,8 @@ class Prediction:
         settings = self.job.schedule
         group = f" k={settings.k}" if settings.hint == "kfkb" else ""
         caps = "" if settings.in_flight == "equal-memory" or settings.dispatch == "fixed" else f" {settings.in_flight}"
-        return f"{settings.dispatch} {settings.hint}{group}{caps}"
+        admission = "" if settings.admission == "as-given" else f" {settings.admission}"
+        return f"{settings.dispatch} {settings.hint}{group}{caps}{admission}"
 
     @property
     def file_name(self) -> str:
@@ -63,6 +64,7 @@ class Prediction:
             "in_flight": in_flight,
             "k": settings.k,
             "chunks": self.job.chunks,
+            "admission": settings.admission,
             "step_ns": self.step_ns,
             "speedup": baseline_ns / self.step_ns if self.step_ns else 1.0,
             "bubble_ratio": self.bubble_ratio,

@@ -24,7 +24,7 @@ Examples:
 
 COMPARE_HELP = (
     "Schedules to compare with the job's own, by commas: HINT, and after colons fixed or ready, k=N, in_flight=CAP, "
-    "stash=CAP."
+    "stash=CAP, admission=RULE."
 )
 
 
@@ -109,7 +109,11 @@ def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | N
             settings += [f"parallel.pipeline={ranks // (mesh.data * mesh.tensor)}", "parallel.split=auto"]
     except JobError as error:
         faults += error.faults
-    variants = [_schedule("1f1b:fixed"), [], *(_schedule(each) for each in compare.split(",") if each.strip())]
+    variants = [
+        _schedule("1f1b:fixed:admission=as-given"),
+        [],
+        *(_schedule(each) for each in compare.split(",") if each.strip()),
+    ]
     jobs = []
     for variant in variants if not faults else ():
         try:
@@ -132,12 +136,17 @@ def _schedule(text: str) -> list[str]:
         hint, words = f"file:{words[0] if words else ''}", words[1:]
     for word in words:
         key, sign, value = word.partition("=")
+        if sign and key == "admission":
+            chosen[key] = value
+            continue
         if word in ("fixed", "ready"):
             chosen["dispatch"] = word
         elif sign and key in chosen:
             chosen[key] = value
         else:
-            _refuse(f"--compare {text}: {word!r} is neither fixed, ready, k=N, in_flight=CAP nor stash=CAP")
+            _refuse(
+                f"--compare {text}: {word!r} is neither fixed, ready, k=N, in_flight=CAP, stash=CAP nor admission=RULE"
+            )
     settings = [f"schedule.hint={hint}", "parallel.chunks=auto", "parallel.split=auto"]
     return settings + [f"schedule.{key}={value}" for key, value in chosen.items()]
 

@@ -6,7 +6,7 @@ One small function a rule.
 from collections.abc import Iterator
 
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.injected import Encoder, Straggler
+from hpcpipe.job.injected import Encoder, Microbatch, Straggler
 from hpcpipe.job.planned import needs_sizes, schedule_of
 from hpcpipe.job.rules import Rules, count
 from hpcpipe.job.schema import Emulated, Job, SyntheticData, SyntheticModel, Variability
@@ -135,6 +135,13 @@ def _problems_of_sizes(job: Job) -> bool:
 def warnings_of(job: Job) -> Iterator[Problem]:
     """Yield what is allowed and yet known to be slow. The job has no faults."""
     settings = job.schedule
+    costs_differ = isinstance(job.variability.compute, Encoder | Microbatch)
+    if settings.admission != "as-given" and not costs_differ:
+        yield Problem(
+            ("schedule", "admission"),
+            f"admission = {show(settings.admission)} changes nothing: no micro-batch is known to cost more than others",
+            'write "as-given", or let costs follow the micro-batch (an emulated device with compute = "microbatch")',
+        )
     if settings.dispatch != "ready" or needs_sizes(job):
         return
     schedule = schedule_of(job)

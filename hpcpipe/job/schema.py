@@ -123,6 +123,9 @@ class Schedule(Section):
     k: Count = Field(default=1, description="micro-batches of a group of kfkb")
     in_flight: Cap = Field(default="equal-memory", description="cap on forwards minus backwards of a stage")
     stash: Cap = Field(default="equal-memory", description="cap on forwards minus weight gradients of a stage")
+    admission: Literal["as-given", "ascending", "descending", "pyramid", "auto"] = Field(
+        default="as-given", description="order in which a step's micro-batches enter, by their predicted cost"
+    )
     accumulate: Literal["ordered", "arrival"] = Field(
         default="ordered", description="order in which gradients are summed"
     )

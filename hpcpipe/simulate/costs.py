@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
+from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.schema import Emulated
+from hpcpipe.plan.variability import MicrobatchCost
+from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step
 from hpcpipe.simulate.links import Link
 from hpcpipe.simulate.run import LinkMessages, Messages
 from hpcpipe.simulate.times import Times, UsualTimes
@@ -41,9 +44,9 @@ def emulated_costs(job: Job) -> Costs:
     )
     link = Link(delay=delay_model(vary), num_bytes=device.message_bytes)
     return Costs(
-        times=times,
+        times=_admitted(job, times) if isinstance(times.compute, MicrobatchCost) else times,
         messages=LinkMessages(link, vary.seed),
-        activation_bytes=(float(device.message_bytes),) * len(stages),
+        activation_bytes=_message_bytes(job),
         buckets=(0,) * len(stages),
         assumptions=(
             "times of the emulated device, a chunk takes its share of its stage's",
@@ -51,6 +54,24 @@ def emulated_costs(job: Job) -> Costs:
             "messages take what [variability] network says and nothing else",
         ),
     )
+
+
+def _admitted(job: Job, times: UsualTimes) -> Times:
+    """Return the times by place under the job's admission; of this model the cost of a micro-batch is known before."""
+    rule, stages = job.schedule.admission, range(job.parallel.pipeline)
+    if rule == "as-given":
+        return times
+    schedule = schedule_of(job, activation_bytes=_message_bytes(job))
+
+    def order(step: int) -> tuple[int, ...]:
+        return order_of_step(rule, schedule, times, step=step, stages=stages)
+
+    return AdmittedTimes(times, order)
+
+
+def _message_bytes(job: Job) -> tuple[float, ...]:
+    assert isinstance(job.device, Emulated)
+    return (float(job.device.message_bytes),) * job.parallel.pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,3 +139,26 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_admission_moves_work_and_makes_none(job: Path) -> None:
+    costs = ("--set", 'variability.compute={model="microbatch",sigma=0.8}')
+    rules = ("ascending", "descending", "pyramid", "auto")
+    found = document(
+        job, *costs, "--compare", ",".join(f"zb-h1:fixed:admission={rule}" for rule in ("as-given", *rules))
+    )
+    _, given, *sorted_ = found["results"]
+    assert [each["admission"] for each in sorted_] == list(rules)
+    for each in sorted_:
+        for work in ("forward", "backward", "weight"):
+            assert each["classes"][work] == given["classes"][work]
+    pyramid, auto = sorted_[2:]
+    assert pyramid["step_ns"] < given["step_ns"]
+    assert auto["step_ns"] <= pyramid["step_ns"]
+
+
+def test_admission_by_costs_that_nobody_knows_changes_nothing_and_says_so(job: Path) -> None:
+    noise = ("--set", 'variability.compute={model="lognormal",sigma=0.8}')
+    result = simulate(job, *noise, "--set", "schedule.admission=pyramid", "--json")
+    assert "changes nothing" in result.stderr
+    assert json.loads(result.stdout)["results"][0]["step_ns"] == document(job, *noise)["results"][0]["step_ns"]
