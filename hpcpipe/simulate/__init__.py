@@ -9,12 +9,16 @@ from hpcpipe.plan.variability import (
     Steady,
     Straggler,
 )
+from hpcpipe.simulate.compiled import CompiledSchedule, SimulatedArrays
+from hpcpipe.simulate.compiled_step import simulate_compiled
+from hpcpipe.simulate.durations import vary_durations
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.run import LinkMessages, MessagesAsRecorded, Scenario, SimulatedRun, simulate_run
 from hpcpipe.simulate.step import Message, Row, SimulatedStep, simulate_step
 from hpcpipe.simulate.times import Cut, Edge, Place, RecordedMessages, RecordedTimes, UsualTimes
 
 __all__ = [
+    "CompiledSchedule",
     "Compute",
     "Cut",
     "Edge",
@@ -32,11 +36,14 @@ __all__ = [
     "RecordedTimes",
     "Row",
     "Scenario",
+    "SimulatedArrays",
     "SimulatedRun",
     "SimulatedStep",
     "Steady",
     "Straggler",
     "UsualTimes",
+    "simulate_compiled",
     "simulate_run",
     "simulate_step",
+    "vary_durations",
 ]
