@@ -1,4 +1,4 @@
-"""The compiled simulator: the decisions of plan/ over flat arrays, some fifty times as fast as `simulate_step`.
+"""The compiled simulator: the decisions of plan/ over flat arrays, hundreds of times as fast as `simulate_step`.
 
 Rows, causes of waits and peaks are the same to the nanosecond. What it cannot run it refuses with a `ValueError`, it
 never approximates: hints of a new kind, and settings of a schedule that it does not know yet. It must not know Python
