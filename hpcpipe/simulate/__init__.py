@@ -10,6 +10,9 @@ from hpcpipe.plan.variability import (
     Straggler,
 )
 from hpcpipe.simulate.admission import Admission, StashLimit, auto_admission
+from hpcpipe.simulate.compiled import CompiledSchedule, SimulatedArrays
+from hpcpipe.simulate.compiled_step import simulate_compiled
+from hpcpipe.simulate.durations import vary_durations
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.run import LinkMessages, MessagesAsRecorded, Scenario, SimulatedRun, simulate_run
 from hpcpipe.simulate.step import Message, Row, SimulatedStep, simulate_step
@@ -17,6 +20,7 @@ from hpcpipe.simulate.times import Cut, Edge, Place, RecordedMessages, RecordedT
 
 __all__ = [
     "Admission",
+    "CompiledSchedule",
     "Compute",
     "Cut",
     "Edge",
@@ -34,6 +38,7 @@ __all__ = [
     "RecordedTimes",
     "Row",
     "Scenario",
+    "SimulatedArrays",
     "SimulatedRun",
     "SimulatedStep",
     "StashLimit",
@@ -41,6 +46,8 @@ __all__ = [
     "Straggler",
     "UsualTimes",
     "auto_admission",
+    "simulate_compiled",
     "simulate_run",
     "simulate_step",
+    "vary_durations",
 ]

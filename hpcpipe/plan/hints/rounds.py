@@ -29,8 +29,8 @@ class ReadyRule:
         self.name = name
         self._microbatches = microbatches
         self._chunks = chunks
-        self._first = first
-        self._rounds = rounds
+        self.first = first
+        self.rounds = rounds
         self._turn = first
 
     def key(self, task: Task) -> int:
@@ -48,11 +48,11 @@ class ReadyRule:
 
     def started(self, task: Task) -> None:
         """Move to the other half of the round after a forward or a backward; a weight gradient ends the round."""
-        if task.kind is Kind.W or not self._rounds:
-            self._turn = self._first
+        if task.kind is Kind.W or not self.rounds:
+            self._turn = self.first
         elif task.kind in (Kind.F, Kind.B):
             self._turn = Kind.F if task.kind is Kind.B else Kind.B
 
     def idle(self) -> None:
         """Start a new round: the rank found neither a backward nor a forward."""
-        self._turn = self._first
+        self._turn = self.first

@@ -1,0 +1,140 @@
+// The begin and the end of a step: what stands in the arrays at first, what follows a stage's last gradient, the last wait.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "simulate_step.hpp"
+
+namespace hpcpipe::simulate {
+
+namespace {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
+
+std::int32_t narrowed(std::int64_t cap) {
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(cap, -1, std::numeric_limits<std::int32_t>::max()));
+}
+
+}  // namespace
+
+Step::Step(const Schedule& schedule, const Caps& caps, const Durations& durations, const std::int64_t* begin,
+           Network network, Buckets buckets, bool keep_rows)
+    : schedule_(schedule),
+      lanes_(schedule.shape.lanes()),
+      chunks_(schedule.shape.chunks),
+      microbatches_(schedule.shape.microbatches),
+      words_((schedule.shape.microbatches + 63) / 64),
+      counts_(2 + 2 * schedule.shape.chunks),
+      durations_(durations),
+      codes_(schedule.shape.codes()),
+      network_(std::move(network)),
+      buckets_(std::move(buckets)),
+      link_place_(Place(network_.link.seed).at(network_.link.step)),
+      latency_(std::llrint(network_.link.base)),
+      keep_rows_(keep_rows) {
+  const std::size_t stages = schedule.shape.stages;
+  stages_.resize(stages);
+  lanes_of_stages_.resize(stages * lanes_);
+  lane_order_.resize(stages * lanes_);
+  bits_.resize(stages * lanes_ * words_);
+  count_.resize(stages * counts_);
+  next_weight_.resize(stages * chunks_);
+  if (schedule.chained) waiting_weights_.resize(stages * chunks_ * words_);
+  link_free_.assign(2 * stages, kNever);
+  link_last_.assign(2 * stages, 0);
+  sums_.resize(stages);
+  if (keep_rows_) {
+    rows_.resize(stages);
+    beside_.resize(stages);
+  }
+  bucket_ready_.resize(stages * kBucketKinds * buckets_.most);
+  bucket_started_.resize(stages * kBucketKinds * buckets_.most);
+
+  bool any_capped = false, any_reserves = false;
+  for (std::size_t number = 0; number < stages; ++number) {
+    Stage& stage = stages_[number];
+    const std::int64_t* cap = caps.data + number * counts_;
+    for (int which = 0; which < counts_; ++which) count_[number * counts_ + which].limit = narrowed(cap[which]);
+    const auto is_cap = [](std::int64_t limit) { return limit >= 0; };
+    const bool together = std::any_of(cap, cap + 2, is_cap), by_chunk = std::any_of(cap + 2, cap + counts_, is_cap);
+    stage.capped = together || by_chunk;
+    stage.reserves = stage.capped && (schedule.chained || (together && by_chunk));
+    any_capped = any_capped || stage.capped;
+    any_reserves = any_reserves || stage.reserves;
+    stage.gradients_left = chunks_ * microbatches_;
+    stage.pending = (schedule.split ? 3 : 2) * stage.gradients_left;
+    if (buckets_.most > 0) stage.pending += static_cast<std::int32_t>(buckets_.counts[number] * (buckets_.replicated ? 3 : 1));
+    stage.turn = schedule.rule.first;
+    stage.begin = stage.end = stage.idle_since = begin[number];
+    if (keep_rows_) rows_[number].reserve(stage.pending + chunks_ * microbatches_);
+  }
+  if (any_capped) {  // of each micro-batch so many chunks are to start and to finish; one where chunks count by themselves
+    to_finish_.assign(stages * counts_ * microbatches_, 1);
+    for (std::size_t number = 0; number < stages; ++number) {
+      const auto first = to_finish_.begin() + number * counts_ * microbatches_;
+      std::fill_n(first, std::size_t{2} * microbatches_, static_cast<std::uint16_t>(chunks_));
+    }
+  }
+  if (any_reserves) to_start_ = to_finish_;
+
+  for (int stage = 0; stage < schedule.shape.stages; ++stage) post(begin[stage], stage, kBegins);
+}
+
+void Step::add_bucket(int number, Code task) {
+  bucket_ready_[bucket_index(number, task)] = 1;
+  ++stages_[number].ready;
+}
+
+// Exchanges first, which take no time of the stage: reduce-scatters, then all-gathers, then updates, each by bucket.
+Code Step::best_bucket(int number) const {
+  for (int kind : {kReduceScatter, kAllGather, kUpdateBucket}) {
+    for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
+      const Code task = bucket * kBucketKinds + kind;
+      if (bucket_ready_[bucket_index(number, task)]) return codes_ + task;
+    }
+  }
+  return -1;
+}
+
+void Step::start_bucket(int number, Code task) {
+  Stage& stage = stages_[number];
+  const int kind = task % kBucketKinds;
+  const std::size_t index = bucket_index(number, task);
+  bucket_ready_[index] = 0;
+  --stage.ready;
+  bucket_started_[index] = now_;
+  const std::size_t lane = static_cast<std::size_t>(number) * kBucketKinds + kind;
+  const std::int64_t end = now_ + buckets_.durations[lane * buckets_.most + task / kBucketKinds];
+  if (kind == kUpdateBucket) {
+    stage.running = codes_ + task;
+    stage.started = now_;
+    post(end, number, kFinishes);
+  } else {
+    post(end, number, kBesideFinishes - task);
+  }
+}
+
+void Step::finish_bucket(int number, Code task) {
+  --stages_[number].pending;
+  const int kind = task % kBucketKinds;
+  if (kind == kReduceScatter || (kind == kUpdateBucket && buckets_.replicated)) add_bucket(number, task + 1);
+}
+
+void Step::close() {
+  std::int64_t last = stages_.front().end;
+  for (const Stage& stage : stages_) last = std::max(last, stage.end);
+  for (int number = 0; number < schedule_.shape.stages; ++number) {
+    wait(number, kDrain, stages_[number].end);
+    end_wait(number, last);
+  }
+}
+
+std::vector<int> Step::stuck() const {
+  std::vector<int> numbers;
+  for (int number = 0; number < schedule_.shape.stages; ++number) {
+    if (stages_[number].pending != 0) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace hpcpipe::simulate
