@@ -14,8 +14,9 @@ from hpcpipe.events import RunLog
 from hpcpipe.job import Job
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.plan import TimeClass
-from hpcpipe.simulate import Scenario, simulate_run
+from hpcpipe.simulate import Scenario, SimulatedRun, simulate_run
 from hpcpipe.simulate.costs import Costs
+from hpcpipe.simulate.large_run import LargeRun, simulate_large_run
 
 FORMAT = "hpcpipe-simulation"
 SCHEMA_VERSION = "1.0.0"
@@ -88,15 +89,17 @@ def predict(
     """
     schedule = schedule_of(job, activation_bytes=costs.activation_bytes)
     scenario = Scenario(schedule, costs.times, costs.messages, costs.buckets, job.parallel.data > 1)
-    run = simulate_run(scenario, steps, progress=progress)
-    chunks, stages = job.chunks, range(job.parallel.pipeline)
-    tasks = len(run.steps) * sum(len(rows) for rows in run.steps[0].rows)
-    log = as_log(run, job) if tasks <= MOST_TASKS_IN_DETAIL else None
-    if log is not None:
+    chunks, stages, numbers = job.chunks, range(job.parallel.pipeline), list(steps)
+    tasks = len(numbers) * len(stages) * chunks * job.batch.microbatches * (3 if job.splits else 2)
+    run: SimulatedRun | LargeRun
+    if tasks <= MOST_TASKS_IN_DETAIL:
+        run = simulate_run(scenario, numbers, progress=progress)
+        log = as_log(run, job)
         report = summarize(log)
         classes, path = report.classes, _shares(report.critical_path)
     else:
-        classes, path = _classes(run.classes, stages), {}
+        run = simulate_large_run(scenario, numbers, progress=progress)
+        log, classes, path = None, _classes(run.classes, stages), {}
     return Prediction(
         job=job,
         step_ns=run.step_ns,

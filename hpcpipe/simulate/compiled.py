@@ -33,6 +33,12 @@ MESSAGE = np.dtype(
         ("unused", np.int32),
     ]
 )
+
+
+class NotCompiledError(ValueError):
+    """The schedule uses what only `simulate_step` knows."""
+
+
 _FAMILIES = frozenset(_simulate.families())
 _KNOWN = {
     Schedule: {"hint", "dispatch", "placement", "microbatches", "limits", "split", "ordered", "k", "orders"},
@@ -120,7 +126,7 @@ class CompiledSchedule:
         if type(hint) is ReadyRule:
             self._native.use_rule(forward_first=hint.first is Kind.F, rounds=hint.rounds)
         elif type(hint) is not Order or schedule.hint not in _FAMILIES:
-            raise ValueError(f"the compiled simulator knows no hint like {schedule.hint!r}: use simulate_step")
+            raise NotCompiledError(f"the compiled simulator knows no hint like {schedule.hint!r}: use simulate_step")
         else:
             self._native.use_family(schedule.hint, k=schedule.k or 1, fixed=fixed)
 
@@ -300,7 +306,7 @@ def _refuse_unknown(settings: Schedule | Link) -> None:
             continue
         usual = field.default_factory() if field.default_factory is not MISSING else field.default
         if getattr(settings, field.name) != usual:
-            raise ValueError(
+            raise NotCompiledError(
                 f"the compiled simulator does not know {type(settings).__name__}.{field.name}: use simulate_step"
             )
 

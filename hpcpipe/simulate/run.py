@@ -11,6 +11,8 @@ from statistics import median
 from typing import Protocol
 
 from hpcpipe.plan import USEFUL, Schedule, Task, TimeClass
+from hpcpipe.simulate.compiled import CompiledSchedule, NotCompiledError
+from hpcpipe.simulate.compiled_step import simulate_compiled
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.step import Arrival, Row, SimulatedStep, simulate_step
 from hpcpipe.simulate.times import RecordedMessages, Times
@@ -127,6 +129,15 @@ class SimulatedRun:
         return [max(peaks) for peaks in zip(*(step.peak_stash for step in self.steps), strict=True)]
 
 
+def _fastest(schedule: Schedule) -> Callable[..., SimulatedStep]:
+    """Return the compiled simulator where it knows the schedule; both give the same steps."""
+    try:
+        CompiledSchedule(schedule)
+    except NotCompiledError:
+        return simulate_step
+    return simulate_compiled
+
+
 def simulate_run(
     scenario: Scenario, steps: Iterable[int], *, progress: Callable[[], object] = lambda: None
 ) -> SimulatedRun:
@@ -140,12 +151,13 @@ def simulate_run(
     numbers: list[int] = []
     done: list[SimulatedStep] = []
     begin: list[int] | None = None
+    simulate = _fastest(scenario.schedule)
     for number in steps:
 
         def duration(stage: int, task: Task, step: int = number) -> int:
             return scenario.times.duration(step, stage, task)
 
-        step = simulate_step(
+        step = simulate(
             scenario.schedule,
             duration=duration,
             arrival=scenario.messages.of_step(number),

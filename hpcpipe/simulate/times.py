@@ -49,15 +49,18 @@ class UsualTimes:
             return round(self.update[stage] / self.buckets) if self.update else 0
         if task.kind in (Kind.RS, Kind.AG):
             return round(self.exchange[stage] / self.buckets) if self.exchange else 0
-        usual = self._of(stage, task.kind) / self.chunks
+        usual = self.usual(stage, task.kind)
         return round(self.compute.vary(usual, seed=self.seed, step=step, stage=stage, task=task))
 
-    def _of(self, stage: int, kind: Kind) -> float:
+    def usual(self, stage: int, kind: Kind) -> float:
+        """Return the usual time of a forward, backward or weight gradient of one chunk (ns)."""
         if kind is Kind.F:
-            return self.forward[stage]
-        if kind is Kind.W:
-            return self.weight[stage]
-        return self.backward[stage] - (self.weight[stage] if self.split else 0.0)
+            whole = self.forward[stage]
+        elif kind is Kind.W:
+            whole = self.weight[stage]
+        else:
+            whole = self.backward[stage] - (self.weight[stage] if self.split else 0.0)
+        return whole / self.chunks
 
 
 class Place(NamedTuple):

@@ -8,11 +8,13 @@ from hpcpipe.analyze import summarize
 from hpcpipe.analyze.simulated import as_log
 from hpcpipe.job import Job
 from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, TimeClass
+from hpcpipe.plan.hints import SPLIT
 from hpcpipe.simulate import (
     Cut,
     Link,
     LinkMessages,
     Lognormal,
+    MicrobatchCost,
     Network,
     Place,
     RecordedTimes,
@@ -21,6 +23,8 @@ from hpcpipe.simulate import (
     simulate_run,
     simulate_step,
 )
+from hpcpipe.simulate.admitted import AdmittedTimes
+from hpcpipe.simulate.large_run import simulate_large_run
 
 FORWARD, BACKWARD = 1000, 2000
 
@@ -165,3 +169,49 @@ microbatches = {microbatches}
 [schedule]
 hint = "{hint}"
 """)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    stages=st.integers(1, 5),
+    microbatches=st.integers(1, 8),
+    hint=st.sampled_from(["gpipe", "1f1b", "zb-h1", "bfw"]),
+    sigma=st.sampled_from([0.0, 0.6]),
+    latency=st.sampled_from([0.0, 300.0]),
+    buckets=st.integers(0, 2),
+    replicated=st.booleans(),
+    agreement=st.sampled_from([0, 25]),
+)
+def test_a_run_without_rows_says_the_same_as_one_with_them(
+    stages, microbatches, hint, sigma, latency, buckets, replicated, agreement
+):
+    split = hint in SPLIT
+    times = UsualTimes(
+        [FORWARD] * stages,
+        [BACKWARD] * stages,
+        [700] * stages,
+        split=split,
+        update=[70 * buckets] * stages,
+        exchange=[400 * buckets] * stages,
+        buckets=max(1, buckets),
+        compute=Lognormal(sigma),
+        seed=3,
+    )
+    schedule = Schedule(hint, "ready", Placement(stages), microbatches, (Limits(),) * stages, split)
+    link = LinkMessages(Link(latency, 1.0), 5)
+    scenario = Scenario(schedule, times, link, [buckets] * stages, replicated, agreement)
+    small, large = simulate_run(scenario, range(3)), simulate_large_run(scenario, range(3))
+    assert large.window_ns == small.window_ns
+    assert large.peak_stash == small.peak_stash
+    assert large.peak_in_flight == small.peak_in_flight
+    assert large.bubble_ratio == pytest.approx(small.bubble_ratio, abs=1e-12)
+    for stage in range(stages):
+        assert large.classes(stage) == small.classes(stage)
+
+
+def test_a_large_run_under_admission_meets_the_draws_of_its_micro_batches():
+    times = UsualTimes([FORWARD] * 3, [BACKWARD] * 3, [0.0] * 3, compute=MicrobatchCost(0.8))
+    reverse = AdmittedTimes(times, lambda _step: tuple(reversed(range(6))))
+    schedule = Schedule("1f1b", "fixed", Placement(3), 6, (Limits(),) * 3)
+    scenario = Scenario(schedule, reverse, LinkMessages(Link()))
+    assert simulate_large_run(scenario, range(2)).window_ns == simulate_run(scenario, range(2)).window_ns
