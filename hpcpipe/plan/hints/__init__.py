@@ -67,7 +67,8 @@ def placement_of(name: str, *, stages: int, chunks: int | None = None) -> Placem
     family = FAMILIES[name]
     if None not in (chunks, family.chunks) and chunks != family.chunks:
         raise ValueError(f"hint {name!r} has {family.chunks} chunks a stage, not {chunks}")
-    return Placement(stages, family.chunks or chunks or 1, family.shape)
+    number = family.chunks or chunks or 1
+    return Placement(stages, number, family.shape if number > 1 else "round-robin")
 
 
 def make_hint(
