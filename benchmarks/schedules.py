@@ -8,7 +8,7 @@ stashes until their weight gradients are done, in whole stages' micro-batches.
 import argparse
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import track
@@ -65,7 +65,7 @@ class Setting:
 
     stages: int
     count: int
-    profiles: dict[int, Profile]
+    profiles: dict[int, Profile] = field(default_factory=dict)
 
 
 Maker = Callable[[Setting], Schedule]
@@ -179,7 +179,7 @@ def simulate(schedule: Schedule, model: Compute, link: Link, seed: int, step: in
 
 def measured(stages: int, count: int, model: Compute, link: Link, seed: int) -> dict[int, Profile]:
     """Return what each stage measures in the step before, for one chunk and for two."""
-    empty = Setting(stages, count, {})
+    empty = Setting(stages, count)
     profiles = {}
     for chunks, make in ((1, ready("zb-h1", "equal-memory", 1.0)), (2, ready_v("zbv"))):
         step = simulate(make(empty), model, link, seed, step=1)
