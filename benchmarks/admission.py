@@ -16,7 +16,7 @@ from math import exp
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, fixed, ready_v, variabilities
+from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, Setting, fixed, ready_v, variabilities
 
 from hpcpipe.plan import ADMISSIONS, Kind, Limits, Placement, Schedule, Task, admission_order
 from hpcpipe.plan.admission import peaked_order
@@ -155,7 +155,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 base = 0
                 for column in columns:
-                    step = Step(column.make(options.stages, options.microbatches), row, seed, options.error)
+                    step = Step(column.make(Setting(options.stages, options.microbatches)), row, seed, options.error)
                     for rule in rules[name]:
                         if rule == WITHIN and row.cost and row.cost.stages:
                             progress.advance(bar)
@@ -194,12 +194,12 @@ def tried(stages: int, count: int, seeds: int, link: Link) -> Table:
         "zbv, one of chunk 0's places for chunk 1": by_chunk(lambda s: (2 * stages - 2 - s, s + 2)),
         "zbv, half the slope": by_chunk(lambda s: (2 * stages - 3 - s // 2, 3 + s // 2)),
         "zbv, flat": by_chunk(lambda _: (stages + 1, stages - 1)),
-        "zbv, memory x 2": ready_v("zbv", 2.0)(stages, count),
-        "zbv, memory x 4": ready_v("zbv", 4.0)(stages, count),
+        "zbv, memory x 2": ready_v("zbv", 2.0)(Setting(stages, count)),
+        "zbv, memory x 4": ready_v("zbv", 4.0)(Setting(stages, count)),
         "zb-h1, caps flat": flat("zb-h1"),
         "bfw, caps flat": flat("bfw"),
-        "1F1B fixed": fixed("1f1b")(stages, count),
-        "ZBV fixed": fixed("zbv")(stages, count),
+        "1F1B fixed": fixed("1f1b")(Setting(stages, count)),
+        "ZBV fixed": fixed("zbv")(Setting(stages, count)),
     }
     row = Row(MicrobatchCost(0.8), Steady())
     shown = Table(title="micro-batch cost 0.8, admission by cost: what else was tried")

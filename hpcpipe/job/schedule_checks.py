@@ -53,6 +53,13 @@ def _the_chunks_are_those_of_the_hint(job: Job, _: int | None) -> Iterator[Probl
             f"chunks = {chunks}, but hint = {show(hint)} has {count(wanted, 'chunk')} a stage",
             f'set chunks = {wanted}, leave it out, or set hint = "interleaved" or "bf"',
         )
+    most = FAMILIES[hint].most_chunks if hint in FAMILIES else None
+    if isinstance(chunks, int) and most is not None and chunks > most:
+        yield Problem(
+            ("parallel", "chunks"),
+            f"chunks = {chunks}, but hint = {show(hint)} has at most {count(most, 'chunk')} a stage",
+            f'set chunks = {most}, or set hint = "interleaved" or "bf"',
+        )
 
 
 @CHECKS.needs("schedule.hint", "parallel.pipeline", "parallel.chunks", "batch.microbatches")

@@ -293,8 +293,8 @@ class Job(Section):
         chunks, stages = self.parallel.chunks, self.parallel.pipeline
         given = chunks if isinstance(chunks, int) else None
         hint = self.schedule.hint
-        if hint in FAMILIES and given in (None, FAMILIES[hint].chunks):
-            return placement_of(hint, stages=stages, chunks=FAMILIES[hint].chunks or 2)
+        if hint in FAMILIES and (given is None or FAMILIES[hint].chunks in (None, given)):
+            return placement_of(hint, stages=stages, chunks=given or FAMILIES[hint].chunks or 2)
         return Placement(stages, given or 1)
 
     @property
@@ -307,9 +307,12 @@ class Job(Section):
         """Return the order of every stage, where the hint is one."""
         if self.schedule.table is not None:
             return self.schedule.table.orders
-        size = {"stages": self.parallel.pipeline, "microbatches": self.batch.microbatches, "chunks": self.chunks}
-        k = self.schedule.k if FAMILIES[self.schedule.hint].takes_k else None
-        hints = [make_hint(self.schedule.hint, stage=stage, k=k, **size) for stage in range(self.parallel.pipeline)]
+        stages, microbatches, chunks = self.parallel.pipeline, self.batch.microbatches, self.chunks
+        hint, k = self.schedule.hint, self.schedule.k if FAMILIES[self.schedule.hint].takes_k else None
+        hints = [
+            make_hint(hint, stage=stage, stages=stages, microbatches=microbatches, k=k, chunks=chunks)
+            for stage in range(stages)
+        ]
         return tuple(hint.tasks for hint in hints if isinstance(hint, Order))
 
     def peaks(self) -> Peaks:

@@ -12,6 +12,7 @@ from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import make_hint
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import make_policy
+from hpcpipe.plan.profile import Profile
 from hpcpipe.plan.stage import StagePlan
 from hpcpipe.plan.task import Kind, Task
 
@@ -35,6 +36,8 @@ class Schedule:
         The group of kFkB; None for other hints.
     orders
         The order of every stage, from a table that was read (hints/table.py); None where the hint's name makes them.
+    profile
+        The measured times from which `critical` makes its orders; other hints need none.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Schedule:
     ordered: bool = True
     k: int | None = None
     orders: tuple[tuple[Task, ...], ...] | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         """Refuse orders that do not belong to the rest."""
@@ -95,6 +99,7 @@ class Schedule:
             microbatches=self.microbatches,
             k=self.k,
             chunks=self.placement.chunks,
+            profile=self.profile,
         )
 
 

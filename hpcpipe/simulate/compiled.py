@@ -41,7 +41,7 @@ class NotCompiledError(ValueError):
 
 _FAMILIES = frozenset(_simulate.families())
 _KNOWN = {
-    Schedule: {"hint", "dispatch", "placement", "microbatches", "limits", "split", "ordered", "k", "orders"},
+    Schedule: {"hint", "dispatch", "placement", "microbatches", "limits", "split", "ordered", "k", "orders", "profile"},
     Link: {"latency_ns", "sigma", "overtaking", "num_bytes", "ns_per_byte", "duplex", "delay"},
 }
 _MASK = (1 << 64) - 1
@@ -125,10 +125,28 @@ class CompiledSchedule:
         make_policy(schedule.dispatch, hint)
         if type(hint) is ReadyRule:
             self._native.use_rule(forward_first=hint.first is Kind.F, rounds=hint.rounds)
-        elif type(hint) is not Order or schedule.hint not in _FAMILIES:
+        elif type(hint) is not Order:
             raise NotCompiledError(f"the compiled simulator knows no hint like {schedule.hint!r}: use simulate_step")
+        elif schedule.hint not in _FAMILIES:
+            hints = [self._hint(stage) for stage in range(stages)]
+            orders = [h.tasks if fixed else tuple(sorted(h.tasks, key=h.key)) for h in hints]
+            self._native.use_orders([self._order(tasks) for tasks in orders], fixed=fixed)
         else:
             self._native.use_family(schedule.hint, k=schedule.k or 1, fixed=fixed)
+
+    def _hint(self, stage: int) -> Order:
+        schedule = self.schedule
+        hint = make_hint(
+            schedule.hint,
+            stage=stage,
+            stages=schedule.placement.stages,
+            microbatches=schedule.microbatches,
+            k=schedule.k,
+            chunks=schedule.placement.chunks,
+            profile=schedule.profile,
+        )
+        assert isinstance(hint, Order)
+        return hint
 
     def run(
         self,

@@ -113,8 +113,8 @@ def test_an_unknown_table_names_the_nearest_and_its_keys_are_checked_all_the_sam
     faults = faults_of(extended(tmp_path, "[shedule]\nhint = 3\n"))
     assert [fault.message for fault in faults] == [
         "unknown table [shedule]",
-        'hint must be "gpipe", "1f1b", "kfkb", "interleaved", "zb-h1", "zb-h2", "zbv", "bf", "fb", "b-priority", '
-        '"f-priority", "bfw" or "file:PATH", got 3',
+        'hint must be "gpipe", "1f1b", "kfkb", "interleaved", "zb-h1", "zb-h2", "zbv", "critical", "bf", "fb", '
+        '"b-priority", "f-priority", "bfw" or "file:PATH", got 3',
     ]
     assert faults[0].hint == "did you mean [schedule]?"
     assert place(faults[1]) == (15, 8)

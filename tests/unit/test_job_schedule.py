@@ -53,8 +53,8 @@ def test_an_emulated_job_needs_no_data_and_resolves_to_itself(tmp_path: Path) ->
 @pytest.mark.parametrize("hint", [*ORDERS, *RULES])
 def test_every_hint_is_accepted_and_brings_its_chunks(tmp_path: Path, hint: str) -> None:
     job = load_job(emulated(tmp_path), [f"schedule.hint={hint}", "batch.microbatches=6"])
-    assert job.chunks == (2 if hint in ("interleaved", "zbv") else 1)
-    assert job.placement.shape == ("v" if hint == "zbv" else "round-robin")
+    assert job.chunks == (2 if hint in ("interleaved", "zbv", "critical") else 1)
+    assert job.placement.shape == ("v" if hint in ("zbv", "critical") else "round-robin")
     if hint in ORDERS:
         assert [len(order) % 6 for order in job.orders()] == [0, 0]
 
@@ -68,6 +68,7 @@ def test_an_unknown_hint_names_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
+        ("parallel.chunks=3 schedule.hint=critical", 'hint = "critical" has at most 2 chunks', "set chunks = 2"),
         ("parallel.chunks=3 schedule.hint=zbv", 'chunks = 3, but hint = "zbv" has 2 chunks a stage', "set chunks = 2"),
         ("schedule.k=2", 'k = 2 has no effect with hint = "bf"', 'set hint = "kfkb"'),
         ("schedule.k=9 schedule.hint=kfkb", "k = 9 is more than the 8 micro-batches of a step", "set k to at most 8"),

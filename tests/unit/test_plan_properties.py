@@ -26,7 +26,7 @@ def drawn(seed, scale):
 def placements(draw, hint):
     stages = draw(st.integers(1, 9))
     if hint in FAMILIES:
-        chunks = None if FAMILIES[hint].chunks else draw(st.integers(1, 4))
+        chunks = None if FAMILIES[hint].chunks else draw(st.integers(1, FAMILIES[hint].most_chunks or 4))
         return placement_of(hint, stages=stages, chunks=chunks)
     return Placement(stages, draw(st.integers(1, 4)), draw(st.sampled_from(["round-robin", "v"])))
 
@@ -117,7 +117,7 @@ def own_order(schedule, stage):
     if schedule.orders is not None:
         return list(schedule.orders[stage])
     more = {"k": schedule.k} if schedule.k else {}
-    if schedule.hint == "interleaved":
+    if schedule.hint in ("interleaved", "critical"):
         more = {"chunks": schedule.placement.chunks}
     maker = ORDERS[schedule.hint]
     return list(maker(stage=stage, stages=schedule.placement.stages, microbatches=schedule.microbatches, **more))

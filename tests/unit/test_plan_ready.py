@@ -60,7 +60,7 @@ def test_fixed_refuses_a_rule_that_is_no_order():
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match=r"gpipe, 1f1b, kfkb, .*zbv, bf"):
+    with pytest.raises(ValueError, match=r"gpipe, 1f1b, kfkb, .*zbv, critical, bf"):
         make_hint("1f2b", stage=0, stages=1, microbatches=1)
     with pytest.raises(ValueError, match='"ready" and "fixed"'):
         make_policy("eager", make_hint("1f1b", stage=0, stages=1, microbatches=1))
