@@ -70,7 +70,7 @@ class Pieces:
             if found and found[-1][2] == code:
                 found[-1] = (found[-1][0], b, found[-1][2])
             else:
-                found.append((a, b, TimeClass(code)))
+                found.append((a, b, _CLASS[code]))
         return found
 
 
@@ -187,4 +187,5 @@ def _table(classes: dict[Kind, TimeClass]) -> NDArray[np.uint8]:
     return table
 
 
+_CLASS = tuple(TimeClass)
 _BUSY_TABLE, _BESIDE_TABLE = _table(BUSY), _table(BESIDE)

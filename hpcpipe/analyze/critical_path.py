@@ -66,7 +66,7 @@ class _Walk:
         self, graph: TaskGraph, pieces: Sequence[Pieces], world_ranks: Sequence[int], windows: Windows
     ) -> None:
         self._graph, self._pieces, self._world_ranks, self._windows = graph, pieces, world_ranks, windows
-        self._binding = _binding(graph, windows)
+        self._via = _via(graph, windows)
         self._path: list[PathEntry] = []
         self._step = self._begin = 0
 
@@ -86,16 +86,11 @@ class _Walk:
             end = min(int(nodes.t_end[node]), time)
             self._gap(rank, end, time, "rank")
             start = int(nodes.t_start[node])
-            via = "begin" if start == begin else self._via(node)
+            via = "begin" if start == begin else self._via[node]
             if end > start:
                 self._task(node, start, end, via)
-            rank, time = self._follow(node, rank, start) if via in ("message", "collective") else (rank, start)
+            rank, time = self._follow(node, rank, start) if via in _REMOTE else (rank, start)
         return self._path[::-1]
-
-    def _via(self, node: int) -> str:
-        if not self._binding[node]:
-            return "rank"
-        return "message" if self._graph.incoming.cause[node] == TimeClass.TRANSFER else "collective"
 
     def _follow(self, node: int, rank: int, start: int) -> tuple[int, int]:
         """Go to the rank that the node waited for; return it and the time from which it went on without it."""
@@ -103,7 +98,7 @@ class _Walk:
         source = int(incoming.source[node])
         arrival = max(min(int(incoming.arrival[node]), start), self._begin)
         left = max(min(int(incoming.left[node]), arrival), self._begin)
-        self._gap(rank, arrival, start, self._via(node))
+        self._gap(rank, arrival, start, self._via[node])
         if arrival > left:
             code = NUMBER_OF_GAPS + int(incoming.cause[node])
             self._task(node, left, arrival, "rank", code, self._world_ranks[source])
@@ -124,14 +119,22 @@ class _Walk:
             self._path.append(PathEntry(self._world_ranks[rank], name, -1, 0, self._step, a, b, via))
 
 
-def _binding(graph: TaskGraph, windows: Windows) -> np.ndarray:
-    """Return whether what came last to a node came after the node before it on its rank was done."""
+_REMOTE = ("message", "collective")
+
+
+def _via(graph: TaskGraph, windows: Windows) -> list[str]:
+    """Return what the begin of each node waited for: what came last from elsewhere, if after the node before was done.
+
+    A node that begins with its window waited for nothing, which the walk sees for itself.
+    """
     nodes, incoming = graph.nodes, graph.incoming
     before = windows.edges[nodes.window].copy()
     same = (nodes.rank[1:] == nodes.rank[:-1]) & (nodes.window[1:] == nodes.window[:-1])
     before[1:][same] = nodes.t_end[:-1][same]
     reached = np.minimum(incoming.arrival, nodes.t_start)
-    return nodes.begins & (incoming.cause > 0) & (before < reached) & (incoming.left <= nodes.t_start)
+    binding = nodes.begins & (incoming.cause > 0) & (before < reached) & (incoming.left <= nodes.t_start)
+    names = np.where(incoming.cause == TimeClass.TRANSFER, *_REMOTE)
+    return np.where(binding, names, "rank").tolist()
 
 
 assert NUMBER_OF_GAPS + TimeClass.RECOMPUTE == AGAIN

@@ -104,8 +104,10 @@ class TaskIndex:
         self._whole = np.flatnonzero(nodes.begins & (nodes.kind != AGAIN))
         names = (nodes.rank, nodes.kind, nodes.step, nodes.microbatch, nodes.chunk)
         self._names = tuple(column[self._whole] for column in names)
-        self._low = [int(column.min(initial=0)) for column in self._names]
-        self._sizes = [int(column.max(initial=0)) - low + 1 for column, low in zip(self._names, self._low, strict=True)]
+        none = not len(self._whole)
+        self._low = [0 if none else int(column.min()) for column in self._names]
+        highest = [0 if none else int(column.max()) for column in self._names]
+        self._sizes = [high - low + 1 for low, high in zip(self._low, highest, strict=True)]
         size = prod(self._sizes)
         self._table: Ints | None = None
         if size <= _DENSE * len(self._whole) + _SMALL:

@@ -199,8 +199,9 @@ def _waits(report: Report) -> RenderableType:
         table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     for name in ("rank", "step"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("cause", "until", "then ran"):
-        table.add_column(name)
+    table.add_column("cause", min_width=len("dependency"), overflow="fold")
+    for name in ("until", "then ran"):
+        table.add_column(name, overflow="fold")
     for wait in report.longest_waits[:_WAITS]:
         until = f"{wait.message} from rank {wait.peer}" if wait.message else wait.collective or "not known"
         moving = f"{wait.transfer_ns / 1e6:.2f}" if wait.message else ""
