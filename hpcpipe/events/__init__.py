@@ -3,7 +3,7 @@
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_run
-from hpcpipe.events.rows import StoredRows, held_open
+from hpcpipe.events.rows import MemoryRows, StoredRows, held_open
 from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_RECOMPUTED
 from hpcpipe.events.tables import Events, Steps
 from hpcpipe.events.writer import EventWriter
@@ -15,6 +15,7 @@ __all__ = [
     "Events",
     "LogError",
     "LogHeader",
+    "MemoryRows",
     "RankLog",
     "RunLog",
     "Steps",

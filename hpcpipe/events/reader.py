@@ -13,7 +13,7 @@ from hpcpipe.events.clock import ClockFit, fit_clock
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.rank_file import RankFile, read_rank_file
-from hpcpipe.events.rows import StoredRows
+from hpcpipe.events.rows import Rows, StoredRows
 from hpcpipe.events.tables import Decisions, Events, Steps
 
 _NAMED_GAPS = 8
@@ -27,7 +27,7 @@ class RankLog:
     """
 
     header: LogHeader
-    rows: StoredRows
+    rows: Rows
     steps: Steps
     decisions: Decisions
     clock: ClockFit

@@ -1,12 +1,13 @@
-"""The event rows of one rank, left in its file: any range of any columns is read when it is asked for.
+"""The event rows of one rank, mostly left in its file: any range of any columns is read when it is asked for.
 
 Times come on rank 0's clock; which rows are wanted is the caller's business.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from time import sleep
+from typing import Protocol
 
 import h5py
 import numpy as np
@@ -26,6 +27,42 @@ _TIMES = ("t_start", "t_end")
 _ATTEMPTS = 8
 _PAUSE_S = 0.05
 _OPEN_AT_ONCE = 256
+
+
+class Rows(Protocol):
+    """A rank's event rows, wherever they are; times in ns of rank 0's clock."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    @property
+    def all(self) -> Events:
+        """Every row with every column."""
+
+    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> dict[str, Column]:
+        """Return these columns (names as in the file) of rows `start` to `stop`."""
+
+    def held_open(self) -> AbstractContextManager[None]:
+        """Keep what the rows are read from open meanwhile, for many reads."""
+
+
+class MemoryRows:
+    """Rows in memory, of a log that no file holds."""
+
+    def __init__(self, events: Events) -> None:
+        self.all = events
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> dict[str, Column]:
+        """Return these columns (names as in the file) of rows `start` to `stop`."""
+        fields = dict(zip(Events.column_names(), Events.__dataclass_fields__, strict=True))
+        return {name: getattr(self.all, fields[name])[start:stop] for name in columns}
+
+    def held_open(self) -> AbstractContextManager[None]:
+        """Do nothing: memory is always open."""
+        return nullcontext()
 
 
 class StoredRows:
@@ -112,7 +149,7 @@ class StoredRows:
 
 
 @contextmanager
-def held_open(rows: Iterable[StoredRows]) -> Iterator[None]:
+def held_open(rows: Iterable[Rows]) -> Iterator[None]:
     """Keep the files of some ranks open, as many as a process may well have open, for many reads."""
     with ExitStack() as stack:
         for each in list(rows)[:_OPEN_AT_ONCE]:
