@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpipe.analyze.rows import Rows
 from hpcpipe.analyze.windows import Windows
-from hpcpipe.events import Events, RankLog
+from hpcpipe.events import FLAG_RECOMPUTED
 from hpcpipe.plan import Kind, TimeClass
 
 NUM_CLASSES = max(TimeClass) + 1
@@ -24,124 +25,167 @@ BUSY = {
 }
 """Rows that are time of the rank. RS, AG, SEND and RECV run beside it, so they are not."""
 
+BESIDE = {Kind.AGREE: TimeClass.AGREEMENT, Kind.NORM: TimeClass.EXPOSED_COMM}
+"""Rows that may run beside the rank and name only the time that no other row covers."""
+
 _SPLIT = (TimeClass.DEPENDENCY, TimeClass.WARMUP)
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint intervals in order, with a class and the row that each comes from; some may be empty."""
+
+    start: Ints
+    end: Ints
+    time_class: NDArray[np.uint8]
+    row: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
 class Pieces:
-    """A rank's time in the windows as disjoint pieces without holes, in order."""
+    """A rank's time in the windows as disjoint pieces without holes, in order: piece i from edge i to edge i + 1.
+
+    `rows` are the indices of the rows that named the pieces, -1 where none did.
+    """
 
     edges: Ints
-    classes: Ints
+    classes: NDArray[np.uint8]
+    rows: Ints
 
     def between(self, start: int, end: int) -> list[tuple[int, int, TimeClass]]:
         """Return the pieces of an interval inside the windows, neighbours of one class joined."""
-        low = max(int(np.searchsorted(self.edges, start, side="right")) - 1, 0)
-        high = int(np.searchsorted(self.edges, end, side="left"))
+        low = max(int(self.edges.searchsorted(start, side="right")) - 1, 0)
+        high = min(int(self.edges.searchsorted(end, side="left")), len(self.classes))
+        edges, classes = self.edges[low : high + 1].tolist(), self.classes[low:high].tolist()
         found: list[tuple[int, int, TimeClass]] = []
-        for i in range(low, min(high, len(self.classes))):
-            a, b = max(start, int(self.edges[i])), min(end, int(self.edges[i + 1]))
-            name = TimeClass(int(self.classes[i]))
+        for i, code in enumerate(classes):
+            a, b = max(start, edges[i]), min(end, edges[i + 1])
             if b <= a:
                 continue
-            if found and found[-1][2] is name:
-                found[-1] = (found[-1][0], b, name)
+            if found and found[-1][2] == code:
+                found[-1] = (found[-1][0], b, found[-1][2])
             else:
-                found.append((a, b, name))
+                found.append((a, b, _CLASS[code]))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One rank's ns by window (rows) and class (columns), and the pieces that they are sums of."""
+    """One rank's ns by window (rows) and class (columns), the pieces that they are sums of, and what covers them."""
 
     totals: Ints
     pieces: Pieces
+    busy: Spans
+    waits: Spans
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Disjoint intervals in order, with a class and a step each; some may be empty."""
-
-    start: Ints
-    end: Ints
-    time_class: Ints
-    step: Ints
-
-
-def account(rank: RankLog, windows: Windows) -> Account:
+def account(rows: Rows, windows: Windows, ended: int | None) -> Account:
     """Classify a rank's time in the windows.
 
-    Where rows overlap, work wins over waits, and of two the one that started earlier; time that no row covers is the
-    runtime's own, or the drain once the rank has ended its last step.
+    Where rows overlap, work wins over waits and those over agreements and norms, and of two alike the one that started
+    earlier. Time that no row covers is the runtime's own, or the drain once the rank has ended its last step.
+
+    Parameters
+    ----------
+    rows
+        At least those that overlap the windows.
+    ended
+        When the rank ended its last step (ns); None if it never did.
     """
-    events = rank.events
-    _, busy = busy_rows(events)
-    waits = _waits(events)
+    busy, waits, beside = _busy(rows), _waits(rows), _beside(rows)
+    layers = [each for each in (beside, waits, busy) if len(each)]
     inside = [windows.edges]
-    for spans in (busy, waits):
-        inside += [np.clip(spans.start, windows.begin, windows.end), np.clip(spans.end, windows.begin, windows.end)]
-    ended = int(rank.steps.t_end.max())
-    inside.append(np.clip(np.array([ended], dtype=np.int64), windows.begin, windows.end))
-    edges = np.unique(np.concatenate(inside))
+    for spans in layers:
+        inside += [spans.start, spans.end]
+    if ended is not None:
+        inside.append(np.array([ended], dtype=np.int64))
+    edges = _sorted_unique(np.clip(np.concatenate(inside), windows.begin, windows.end))
     starts = edges[:-1]
     window = np.searchsorted(windows.edges, starts, side="right") - 1
-    classes = np.where(starts >= ended, int(TimeClass.DRAIN), int(TimeClass.RUNTIME)).astype(np.int64)
-    wait, waiting = _covering(waits, starts)
-    if len(waits.start):
-        early = (waits.time_class[wait] == TimeClass.WARMUP) & (windows.steps[window] < waits.step[wait])
-        named = np.where(early, int(TimeClass.DRAIN), waits.time_class[wait])
-        classes = np.where(waiting, named, classes)
-    work, working = _covering(busy, starts)
-    if len(busy.start):
-        classes = np.where(working, busy.time_class[work], classes)
-    totals = np.zeros((len(windows.steps), NUM_CLASSES), dtype=np.int64)
-    np.add.at(totals, (window, classes), np.diff(edges))
-    return Account(totals, Pieces(edges, classes))
+    late = starts >= (windows.end if ended is None else ended)
+    classes = np.where(late, int(TimeClass.DRAIN), int(TimeClass.RUNTIME)).astype(np.uint8)
+    named_by = np.full(len(starts), -1, dtype=np.int64)
+    for spans in layers:
+        index = np.maximum(np.searchsorted(spans.start, starts, side="right") - 1, 0)
+        covered = (spans.start[index] <= starts) & (spans.end[index] > starts)
+        classes[covered] = spans.time_class[index[covered]]
+        named_by[covered] = spans.row[index[covered]]
+    early = np.flatnonzero((classes == TimeClass.WARMUP) & (named_by >= 0))
+    early = early[windows.steps[window[early]] < rows.step[named_by[early]]]
+    classes[early] = TimeClass.DRAIN
+    totals = np.zeros(len(windows) * NUM_CLASSES, dtype=np.int64)
+    np.add.at(totals, window * NUM_CLASSES + classes, np.diff(edges))
+    return Account(totals.reshape(len(windows), NUM_CLASSES), Pieces(edges, classes, named_by), busy, waits)
 
 
-def busy_rows(events: Events) -> tuple[Events, Spans]:
-    """Return the rows that are time of the rank in order of start, and beside them the time that each really got."""
-    table = np.zeros(256, dtype=np.int64)
-    for kind, time_class in BUSY.items():
-        table[kind] = time_class
-    rows = events.take(table[events.kind] > 0)
-    rows = rows.take(np.lexsort((rows.t_end, rows.t_start)))
-    return rows, _disjoint(rows.t_start, rows.t_end, table[rows.kind], rows.step.astype(np.int64))
+def _busy(rows: Rows) -> Spans:
+    """Return the rows that are time of the rank in order of start, each with the time that it really got."""
+    which = np.flatnonzero(_BUSY_TABLE[rows.kind])
+    classes = _BUSY_TABLE[rows.kind[which]]
+    again = (rows.kind[which] == Kind.F) & (rows.flags[which] & FLAG_RECOMPUTED != 0)
+    classes[again] = TimeClass.RECOMPUTE
+    return _disjoint(rows.t_start[which], rows.t_end[which], classes, which)
 
 
-def _waits(events: Events) -> Spans:
+def _waits(rows: Rows) -> Spans:
     """Return the waits, each cut where the message that ended it was enqueued: from there on it was on its way."""
-    rows = events.take(events.kind == Kind.WAIT)
-    known = np.isin(rows.wait_class, [int(each) for each in TimeClass if each is not TimeClass.NONE])
-    names = np.where(known, rows.wait_class, int(TimeClass.RUNTIME)).astype(np.int64)
-    sent = np.isin(names, _SPLIT) & (rows.t_ready >= 0) & (rows.peer >= 0)
-    cut = np.where(sent, np.clip(rows.t_ready, rows.t_start, np.maximum(rows.t_start, rows.t_end)), rows.t_end)
-    step = rows.step.astype(np.int64)
-    moving = np.full(len(names), int(TimeClass.TRANSFER), dtype=np.int64)
+    which = np.flatnonzero(rows.kind == Kind.WAIT)
+    names = rows.wait_class[which].astype(np.uint8)
+    names[(names == TimeClass.NONE) | (names >= NUM_CLASSES)] = TimeClass.RUNTIME
+    start, end = rows.t_start[which], rows.t_end[which]
+    cut = transfer_begin(rows, which)
+    moving = np.flatnonzero(cut < end)
     return _disjoint(
-        np.concatenate([rows.t_start, cut]),
-        np.concatenate([cut, rows.t_end]),
-        np.concatenate([names, moving]),
-        np.concatenate([step, step]),
+        np.concatenate([start, cut[moving]]),
+        np.concatenate([cut, end[moving]]),
+        np.concatenate([names, np.full(len(moving), TimeClass.TRANSFER, dtype=np.uint8)]),
+        np.concatenate([which, which[moving]]),
     )
 
 
-def _disjoint(start: Ints, end: Ints, time_class: Ints, step: Ints) -> Spans:
+def transfer_begin(rows: Rows, waits: Ints) -> Ints:
+    """Return since when the message that ended each wait was on its way; its end where it waited for none (ns)."""
+    start, end, sent = rows.t_start[waits], rows.t_end[waits], rows.t_ready[waits]
+    moved = np.isin(rows.wait_class[waits], _SPLIT) & (sent >= 0) & (rows.peer[waits] >= 0)
+    return np.where(moved, np.clip(sent, start, np.maximum(start, end)), end)
+
+
+def _beside(rows: Rows) -> Spans:
+    which = np.flatnonzero(_BESIDE_TABLE[rows.kind])
+    return _disjoint(rows.t_start[which], rows.t_end[which], _BESIDE_TABLE[rows.kind[which]], which)
+
+
+def _disjoint(start: Ints, end: Ints, time_class: NDArray[np.uint8], row: Ints) -> Spans:
     """Order intervals by their start and cut each where an earlier one still runs."""
+    if not len(start):
+        return Spans(start, end, time_class, row)
     order = np.lexsort((end, start))
     start, end = start[order], end[order]
-    reached = np.maximum.accumulate(np.maximum(start, end)) if len(start) else end
+    reached = np.maximum.accumulate(np.maximum(start, end))
     begin = start.copy()
     begin[1:] = np.maximum(begin[1:], reached[:-1])
-    return Spans(begin, np.maximum(begin, end), time_class[order], step[order])
+    return Spans(begin, np.maximum(begin, end), time_class[order], row[order])
 
 
-def _covering(spans: Spans, starts: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return for every piece the span that may cover it, and whether it does."""
-    index = np.searchsorted(spans.start, starts, side="right") - 1
-    found = np.maximum(index, 0)
-    covered = (index >= 0) & (spans.end[found] > starts) if len(spans.start) else np.zeros(len(starts), dtype=np.bool_)
-    return found, covered
+def _sorted_unique(values: Ints) -> Ints:
+    values.sort()
+    keep = np.empty(len(values), dtype=np.bool_)
+    keep[0] = True
+    np.not_equal(values[1:], values[:-1], out=keep[1:])
+    return values[keep]
+
+
+def _table(classes: dict[Kind, TimeClass]) -> NDArray[np.uint8]:
+    table = np.zeros(256, dtype=np.uint8)
+    for kind, time_class in classes.items():
+        table[kind] = time_class
+    return table
+
+
+_CLASS = tuple(TimeClass)
+_BUSY_TABLE, _BESIDE_TABLE = _table(BUSY), _table(BESIDE)

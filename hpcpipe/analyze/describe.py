@@ -1,9 +1,14 @@
-"""What a run was, for titles and tables: read from the job that its log carries. It knows no times."""
+"""What a run was, for titles, tables and links: read from the job that its log carries. It knows no times."""
 
 import tomllib
 from dataclasses import dataclass
+from typing import Any
 
 from hpcpipe.events import LogHeader
+from hpcpipe.plan import Placement
+from hpcpipe.plan.hints import FAMILIES
+
+Job = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +29,36 @@ class Description:
 
 def describe(header: LogHeader) -> Description:
     """Read the job's TOML; a text that is none gives an empty description."""
-    try:
-        job = tomllib.loads(header.job_toml)
-    except tomllib.TOMLDecodeError:
-        return Description()
-
-    def look(table: str, key: str) -> object:
-        section = job.get(table)
-        return section.get(key) if isinstance(section, dict) else None
-
-    microbatches = look("batch", "microbatches")
+    job = read_job(header)
+    microbatches = look(job, "batch", "microbatches")
     return Description(
-        name=str(look("job", "name") or ""),
-        hint=str(look("schedule", "hint") or ""),
-        dispatch=str(look("schedule", "dispatch") or ""),
+        name=str(look(job, "job", "name") or ""),
+        hint=str(look(job, "schedule", "hint") or ""),
+        dispatch=str(look(job, "schedule", "dispatch") or ""),
         microbatches=microbatches if isinstance(microbatches, int) else 0,
     )
+
+
+def placement(header: LogHeader) -> Placement:
+    """Return where the job's virtual stages lie, as the runtime places them: round, but where the hint wants a V."""
+    job = read_job(header)
+    hint, given = look(job, "schedule", "hint"), look(job, "parallel", "chunks")
+    chunks = given if isinstance(given, int) and given > 0 else None
+    family = FAMILIES.get(hint) if isinstance(hint, str) else None
+    if family is not None and (chunks is None or family.chunks in (None, chunks)):
+        return Placement(header.mesh[0], family.chunks or chunks or 2, family.shape)
+    return Placement(header.mesh[0], chunks or 1)
+
+
+def read_job(header: LogHeader) -> Job:
+    """Return the job's tables; none where the text is not TOML."""
+    try:
+        return tomllib.loads(header.job_toml)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def look(job: Job, table: str, key: str) -> object:
+    """Return a key of a table, or None."""
+    section = job.get(table)
+    return section.get(key) if isinstance(section, dict) else None

@@ -1,6 +1,6 @@
-"""Efficiencies in the vocabulary of POP (pop-coe.eu) and TALP, with the ideal time from a replay without a network.
+"""Efficiencies in the vocabulary of POP (pop-coe.eu) and TALP, from useful time, wall time and that of an ideal run.
 
-parallel = load balance x communication; communication = serialization x transfer. It reads the graph and nothing else.
+parallel = load balance x communication; communication = serialization x transfer. The ideal run is replay.py's.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.graph import TaskGraph
-from hpcpipe.analyze.windows import Windows
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,29 @@ class Efficiency:
     """T_ideal / T"""
 
 
-def efficiency(useful: NDArray[np.int64], wall: int, ideal: int) -> Efficiency:
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """By step: sum and maximum over ranks of useful time, length, and length without a network (ns)."""
+
+    useful: Ints
+    most_useful: Ints
+    wall: Ints
+    ideal: Ints
+
+    def efficiencies(self, ranks: int) -> dict[str, Floats]:
+        """Return a column of each efficiency, 0 in a step without work."""
+        mean, most = self.useful / ranks, self.most_useful.astype(np.float64)
+        wall, ideal = self.wall.astype(np.float64), self.ideal.astype(np.float64)
+        return {
+            "parallel": _ratio(mean, wall),
+            "load_balance": _ratio(mean, most),
+            "communication": _ratio(most, wall),
+            "serialization": _ratio(most, ideal),
+            "transfer": _ratio(ideal, wall),
+        }
+
+
+def efficiency(useful: Ints, wall: int, ideal: int) -> Efficiency:
     """Return the efficiencies of ranks that did `useful` ns each of work in `wall` ns; all 0 where no work was done."""
     mean, most = float(np.mean(useful)), int(np.max(useful))
     if not most:
@@ -36,23 +58,5 @@ def efficiency(useful: NDArray[np.int64], wall: int, ideal: int) -> Efficiency:
     return Efficiency(mean / wall, mean / most, most / wall, most / ideal, ideal / wall)
 
 
-def ideal_wall(graph: TaskGraph, windows: Windows) -> int:
-    """Replay the recorded order of every rank with the recorded durations and nothing between the tasks.
-
-    Never more than the wall time. Where clocks are off so far that a task starts before what it needs, that need is
-    left out.
-    """
-    tasks = graph.tasks
-    starts = np.maximum(tasks.t_start, windows.begin)
-    durations = (np.minimum(tasks.t_end, windows.end) - starts).tolist()
-    order = np.lexsort((tasks.t_end, tasks.t_start)).tolist()
-    ranks = tasks.rank.tolist()
-    free = [0] * (len(graph.bounds) - 1)
-    finished = [-1] * len(tasks)
-    for task in order:
-        begin = free[ranks[task]]
-        for edge in graph.edges.get(task, ()):
-            if edge.source >= 0:
-                begin = max(begin, finished[edge.source])
-        finished[task] = free[ranks[task]] = begin + durations[task]
-    return min(max(free, default=0), windows.wall)
+def _ratio(over: Floats, under: Floats) -> Floats:
+    return np.divide(over, under, out=np.zeros_like(over), where=under > 0)

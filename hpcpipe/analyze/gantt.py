@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.accounting import account, busy_rows
+from hpcpipe.analyze.accounting import account
 from hpcpipe.analyze.describe import describe
+from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
+from hpcpipe.analyze.rows import Rows
+from hpcpipe.analyze.stream import Cursor
 from hpcpipe.analyze.windows import AnalysisError, Windows, make_windows
 from hpcpipe.analyze.words import NAME
-from hpcpipe.events import Events, RankLog, RunLog
+from hpcpipe.events import RankLog, RunLog
 from hpcpipe.plan import Kind, TimeClass
 
 if TYPE_CHECKING:
@@ -93,19 +96,26 @@ def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | Non
         height = min(_ROW_INCHES * max(len(ranks), 2), _MOST_INCHES)
         figure = Figure(figsize=(12, 1.7 + height), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        _draw(figure, run, ranks, windows)
+        _draw(figure, run, [_take(rank, windows) for rank in ranks], windows)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         figure.savefig(path, metadata=metadata)
 
 
-def _draw(figure: "Figure", run: RunLog, ranks: tuple[RankLog, ...], windows: Windows) -> None:
+def _take(rank: RankLog, windows: Windows) -> RankPart:
+    rows = Cursor(rank, windows).take(windows)
+    ended = int(rank.steps.t_end.max()) if windows.finished else None
+    return RankPart(rank, rows, account(rows, windows, ended))
+
+
+def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows) -> None:
     axes = figure.add_subplot()
-    ordered = sorted(ranks, key=lambda rank: (rank.header.stage, rank.rank))
+    parts = sorted(parts, key=lambda part: (part.log.header.stage, part.log.rank))
+    ordered = [part.log for part in parts]
     canvas = _Canvas(axes, windows.begin, set())
     axes.set_xlim(0, windows.wall / 1e6)
     axes.set_ylim(len(ordered) - 0.45, -0.55)
-    for row, rank in enumerate(ordered):
-        _draw_rank(canvas, row, rank, windows)
+    for row, part in enumerate(parts):
+        _draw_rank(canvas, row, part, windows)
     _draw_steps(axes, windows)
     replicated = any(rank.header.stage != rank.rank for rank in ordered)
     labels = [f"stage {r.header.stage}" + (f" · rank {r.rank}" if replicated else "") for r in ordered]
@@ -118,26 +128,27 @@ def _draw(figure: "Figure", run: RunLog, ranks: tuple[RankLog, ...], windows: Wi
     title = " · ".join(part for part in (describe(run.header).title or run.path.name, shown) if part)
     axes.set_title(title, loc="left", fontsize=11, pad=20, fontweight="bold")
     _draw_legend(figure, canvas.shown)
-    _draw_numbers(figure, axes, ordered, windows)
+    _draw_numbers(figure, axes, parts, windows)
 
 
-def _draw_rank(canvas: _Canvas, row: int, rank: RankLog, windows: Windows) -> None:
-    pieces = account(rank, windows).pieces
+def _draw_rank(canvas: _Canvas, row: int, part: RankPart, windows: Windows) -> None:
+    pieces = part.account.pieces
     for time_class, look in WAITS.items():
         chosen = pieces.classes == time_class
         canvas.bars(row, _BAR, pieces.edges[:-1][chosen], pieces.edges[1:][chosen], look)
-    tasks = _tasks_shown(rank, windows)
+    tasks = _tasks_shown(part, windows)
     for kind, look in TASKS.items():
         chosen = tasks.kind == kind
         canvas.bars(row, _BAR, tasks.t_start[chosen], tasks.t_end[chosen], look)
     for kind, look in COLLECTIVES.items():
-        rows = rank.events.take(rank.events.kind == kind)
+        rows = part.rows.take(part.rows.kind == kind)
         start, end = np.clip(rows.t_start, windows.begin, windows.end), np.clip(rows.t_end, windows.begin, windows.end)
         canvas.bars(row + _BAR / 2 + _LINE, _LINE, start, end, look)
 
 
-def _tasks_shown(rank: RankLog, windows: Windows) -> Events:
-    rows, spans = busy_rows(rank.events)
+def _tasks_shown(part: RankPart, windows: Windows) -> Rows:
+    spans = part.account.busy
+    rows = part.rows.take(spans.row)
     start, end = np.clip(spans.start, windows.begin, windows.end), np.clip(spans.end, windows.begin, windows.end)
     rows = replace(rows, t_start=start, t_end=end)
     return rows.take(end > start)
@@ -170,12 +181,12 @@ def _draw_legend(figure: "Figure", shown: set[str]) -> None:
     )  # fmt: skip
 
 
-def _draw_numbers(figure: "Figure", axes: "Axes", ranks: list[RankLog], windows: Windows) -> None:
+def _draw_numbers(figure: "Figure", axes: "Axes", parts: list[RankPart], windows: Windows) -> None:
     """Write micro-batch numbers in the bars that have room for them."""
     figure.draw_without_rendering()
     points_per_ms = axes.get_window_extent().width / figure.dpi * 72 / (windows.wall / 1e6)
-    for row, rank in enumerate(ranks):
-        tasks = _tasks_shown(rank, windows)
+    for row, part in enumerate(parts):
+        tasks = _tasks_shown(part, windows)
         for kind in (Kind.F, Kind.B, Kind.W):
             look = TASKS[kind]
             chosen = tasks.take(tasks.kind == kind)

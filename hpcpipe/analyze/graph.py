@@ -1,137 +1,191 @@
-"""The tasks of all ranks in the windows and what each waited for on other ranks: messages and collectives.
+"""What each task needed of other ranks: messages, and collectives in which ranks meet. Arrays only, all ranks at once.
 
 The replay and the critical path walk it; it decides neither what an ideal run nor what a path is.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.accounting import busy_rows
+from hpcpipe.analyze.nodes import Ints, Nodes, RankPart, TaskIndex, collect_nodes
 from hpcpipe.analyze.windows import Windows
-from hpcpipe.events import FLAG_BACKWARD, Events, RankLog
-from hpcpipe.plan import Kind, TimeClass
-
-TASKS = (Kind.F, Kind.B, Kind.W, Kind.UPDATE)
-
-Ints = NDArray[np.int64]
+from hpcpipe.events import FLAG_BACKWARD
+from hpcpipe.plan import Kind, Placement, TimeClass
 
 
 @dataclass(frozen=True, slots=True)
-class Tasks:
-    """Tasks sorted by rank, then by start; `rank` counts the analysed ranks, it is not the world rank."""
+class Messages:
+    """Node `source` sent to node `target` (both -1 where they are not in the windows): ready there, noticed here."""
 
+    source: Ints
+    target: Ints
+    sender: Ints
+    receiver: Ints
+    left: Ints
+    arrival: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Ranks that reduce or gather together. Attendance i: rank `rank` came to `meeting` at `came` and left at `left`.
+
+    `before` is its last node until it came, `after` its first node that needed the result; -1 where there is none.
+    """
+
+    meeting: Ints
     rank: Ints
-    kind: Ints
-    step: Ints
-    microbatch: Ints
-    chunk: Ints
-    t_start: Ints
-    t_end: Ints
-
-    def __len__(self) -> int:
-        return len(self.rank)
+    came: Ints
+    left: Ints
+    before: Ints
+    after: Ints
 
 
-class Edge(NamedTuple):
-    """What a task needed of another rank: ready there at `left` (its last task then: `source`), here at `arrival`."""
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Of each node, what came last from elsewhere: here at `arrival`, there ready at `left` on rank `source`.
 
-    source: int
-    source_rank: int
-    left: int
-    arrival: int
-    name: TimeClass
+    `cause` is TRANSFER, EXPOSED_COMM or NONE.
+    """
+
+    arrival: Ints
+    left: Ints
+    source: Ints
+    cause: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """Tasks, the range of each rank's tasks, and the edges into every task that has some."""
+    """Nodes and their links. `bounds[r, w]` to `bounds[r, w + 1]` are rank r's nodes in window w."""
 
-    tasks: Tasks
+    nodes: Nodes
     bounds: Ints
-    edges: dict[int, list[Edge]]
+    messages: Messages
+    meetings: Meetings
+    incoming: Incoming
 
 
-def build_graph(ranks: tuple[RankLog, ...], windows: Windows) -> TaskGraph:
+def build_graph(parts: tuple[RankPart, ...], windows: Windows, placement: Placement) -> TaskGraph:
     """Collect the tasks that run in the windows and link them."""
-    parts = [_tasks_of(index, rank.events, windows) for index, rank in enumerate(ranks)]
-    tasks = Tasks(*(np.concatenate([getattr(part, name) for part in parts]) for name in Tasks.__dataclass_fields__))
-    bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    graph = TaskGraph(tasks, bounds, {})
-    columns = (tasks.rank, tasks.kind, tasks.step, tasks.microbatch, tasks.chunk)
-    index = {key: i for i, key in enumerate(zip(*(column.tolist() for column in columns), strict=True))}
-    _link_messages(graph, ranks, index)
-    _link_collectives(graph, ranks, index)
-    return graph
+    nodes = collect_nodes(parts, windows)
+    places = np.arange(len(parts) + 1)[:-1, None] * len(windows) + np.arange(len(windows) + 1)
+    bounds = np.searchsorted(nodes.rank * len(windows) + nodes.window, places).astype(np.int64)
+    index = TaskIndex(nodes)
+    messages = _messages(parts, windows, placement, nodes, index)
+    meetings = _meetings(parts, windows, nodes, bounds, index)
+    return TaskGraph(nodes, bounds, messages, meetings, _incoming(len(nodes), messages, meetings))
 
 
-def last_before(graph: TaskGraph, rank: int, time: int) -> int:
-    """Return the last task of a rank that starts before `time`, or -1."""
-    low, high = int(graph.bounds[rank]), int(graph.bounds[rank + 1])
-    found = low + int(np.searchsorted(graph.tasks.t_start[low:high], time, side="left")) - 1
-    return found if found >= low else -1
+def _messages(
+    parts: tuple[RankPart, ...], windows: Windows, placement: Placement, nodes: Nodes, index: TaskIndex
+) -> Messages:
+    """Pair what was received with the task that it feeds and the task that made it: the neighbour's, one chunk on."""
+    position = np.full(max(part.log.rank for part in parts) + 2, -1, dtype=np.int64)
+    for i, part in enumerate(parts):
+        position[part.log.rank] = i
+    columns: list[tuple[Ints, ...]] = []
+    for i, part in enumerate(parts):
+        rows = part.rows
+        which = np.flatnonzero((rows.kind == Kind.RECV) & (rows.t_end >= windows.begin) & (rows.t_end <= windows.end))
+        backward = rows.flags[which] & FLAG_BACKWARD != 0
+        chunk = rows.chunk[which].astype(np.int64)
+        peer = np.where(rows.peer[which] < len(position) - 1, rows.peer[which], -1)
+        made = _source_chunks(placement, part.log.header.stage)[backward.astype(int), np.clip(chunk, -1, _CHUNKS)]
+        columns.append(
+            (
+                np.full(len(which), i, dtype=np.int64), np.where(backward, int(Kind.B), int(Kind.F)),
+                rows.step[which].astype(np.int64), rows.microbatch[which].astype(np.int64), chunk,
+                position[peer], made, rows.t_end[which],
+            )
+        )  # fmt: skip
+    receiver, kind, step, microbatch, chunk, sender, made, arrival = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
+    target = index.find(receiver, kind, step, microbatch, chunk)
+    source = index.find(sender, kind, step, microbatch, made)
+    linked = (target >= 0) & (source >= 0) & (source != target)
+    source = nodes.finish[source[linked]]
+    return Messages(
+        source, target[linked], sender[linked], receiver[linked], nodes.t_end[source], arrival[linked]
+    )  # fmt: skip
 
 
-def _tasks_of(index: int, events: Events, windows: Windows) -> Tasks:
-    rows, spans = busy_rows(events)
-    wanted = np.isin(rows.kind, TASKS) & (spans.end > windows.begin) & (spans.start < windows.end)
-    rows = rows.take(wanted)
-    columns = (rows.kind, rows.step, rows.microbatch, rows.chunk, spans.start[wanted], spans.end[wanted])
-    rank = np.full(len(rows), index, dtype=np.int64)
-    return Tasks(rank, *(np.asarray(column, dtype=np.int64) for column in columns))
+_CHUNKS = 256
 
 
-_Index = dict[tuple[int, ...], int]
+def _source_chunks(placement: Placement, stage: int) -> Ints:
+    """Return the chunk there of the task that made what a chunk here needs: row 0 for forwards, 1 for backwards."""
+    table = np.full((2, _CHUNKS + 2), -1, dtype=np.int64)
+    if stage >= placement.stages:
+        return table
+    for chunk in range(min(placement.chunks, _CHUNKS)):
+        virtual = placement.virtual(stage, chunk)
+        for row, needed in enumerate((virtual - 1, virtual + 1)):
+            if 0 <= needed < placement.virtual_stages:
+                table[row, chunk] = placement.owner(needed)[1]
+    return table
 
 
-def _link_messages(graph: TaskGraph, ranks: tuple[RankLog, ...], index: _Index) -> None:
-    positions = {rank.rank: i for i, rank in enumerate(ranks)}
-    ends = graph.tasks.t_end
-    for i, rank in enumerate(ranks):
-        rows = rank.events.take(rank.events.kind == Kind.RECV)
-        kinds = np.where(rows.flags & FLAG_BACKWARD, int(Kind.B), int(Kind.F))
-        columns = (kinds, rows.step, rows.microbatch, rows.chunk, rows.peer, rows.t_end)
-        for kind, step, microbatch, chunk, peer, arrival in zip(*(column.tolist() for column in columns), strict=True):
-            task = index.get((i, kind, step, microbatch, chunk))
-            source_rank = positions.get(peer)
-            if task is None or source_rank is None:
-                continue
-            source = index.get((source_rank, kind, step, microbatch, chunk))
-            if source is not None and source != task:
-                edge = Edge(source, source_rank, int(ends[source]), arrival, TimeClass.TRANSFER)
-                graph.edges.setdefault(task, []).append(edge)
+def _meetings(parts: tuple[RankPart, ...], windows: Windows, nodes: Nodes, bounds: Ints, index: TaskIndex) -> Meetings:
+    """Let UPDATE follow the reduce-scatters of its replicas, and the first task after an all-gather the all-gathers."""
+    groups: dict[tuple[int, int], int] = {}
+    columns: list[tuple[Ints, ...]] = []
+    for i, part in enumerate(parts):
+        rows, header = part.rows, part.log.header
+        group = groups.setdefault((header.stage, header.coords[2]), len(groups))
+        collective = (rows.kind == Kind.RS) | (rows.kind == Kind.AG)
+        which = np.flatnonzero(collective & (rows.t_end >= windows.begin) & (rows.t_end <= windows.end))
+        low, high = int(bounds[i, 0]), int(bounds[i, -1])
+        starts, ends = nodes.t_start[low:high], nodes.t_end[low:high]
+        came, left = rows.t_start[which], rows.t_end[which]
+        before = low + np.searchsorted(ends, came, side="right") - 1
+        after = low + np.searchsorted(starts, left, side="left")
+        columns.append(
+            (
+                np.full(len(which), group, dtype=np.int64), rows.kind[which].astype(np.int64),
+                rows.step[which].astype(np.int64), rows.microbatch[which].astype(np.int64),
+                np.full(len(which), i, dtype=np.int64), came, left,
+                np.where(before >= low, before, -1), np.where(after < high, after, -1),
+            )
+        )  # fmt: skip
+    groups_met, kind, step, bucket, rank, came, left, before, after = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
+    update = np.full(len(rank), int(Kind.UPDATE), dtype=np.int64)
+    updates = index.find(rank, update, step, bucket, np.zeros(len(rank), dtype=np.int64))
+    after = np.where(kind == Kind.RS, updates, after)
+    names = np.stack([groups_met, kind, step, bucket]) if len(rank) else np.zeros((4, 0), dtype=np.int64)
+    _, meeting = np.unique(names, axis=1, return_inverse=True)
+    return Meetings(meeting.reshape(-1).astype(np.int64), rank, came, left, before, after)
 
 
-def _link_collectives(graph: TaskGraph, ranks: tuple[RankLog, ...], index: _Index) -> None:
-    """Link UPDATE to the reduce-scatters of its replicas, and the first task after an all-gather to the all-gathers."""
-    started: dict[tuple[int, int, int, int, int], list[tuple[int, int]]] = {}
-    done: list[tuple[int, int, int, int, int]] = []
-    for i, rank in enumerate(ranks):
-        rows = rank.events.take(np.isin(rank.events.kind, (Kind.RS, Kind.AG)))
-        columns = (rows.kind, rows.step, rows.microbatch, rows.t_start, rows.t_end)
-        for kind, step, bucket, start, end in zip(*(column.tolist() for column in columns), strict=True):
-            started.setdefault((rank.header.stage, rank.header.coords[2], kind, step, bucket), []).append((i, start))
-            done.append((i, kind, step, bucket, end))
-    for i, kind, step, bucket, end in done:
-        task = index.get((i, int(Kind.UPDATE), step, bucket, 0)) if kind == Kind.RS else _first_from(graph, i, end)
-        if task is None:
-            continue
-        header = ranks[i].header
-        for peer, start in started[(header.stage, header.coords[2], kind, step, bucket)]:
-            if peer != i:
-                source = _last_ended(graph, peer, start)
-                graph.edges.setdefault(task, []).append(Edge(source, peer, start, end, TimeClass.EXPOSED_COMM))
+def _incoming(count: int, messages: Messages, meetings: Meetings) -> Incoming:
+    """Choose for each node the last arrival; a collective comes from the member that came to it last."""
+    incoming = Incoming(
+        np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.zeros(count, dtype=np.uint8),
+    )
+    order = np.lexsort((meetings.came, meetings.meeting))
+    number, rank, came = meetings.meeting[order], meetings.rank[order], meetings.came[order]
+    last = np.flatnonzero(np.append(number[1:] != number[:-1], True)) if len(number) else number
+    last_rank, last_came = rank[last], came[last]  # by meeting, whose numbers are dense
+    waited = np.flatnonzero(meetings.after >= 0)
+    waited = waited[last_rank[meetings.meeting[waited]] != meetings.rank[waited]]
+    waited = waited[np.lexsort((meetings.came[waited], meetings.left[waited]))]
+    meeting = meetings.meeting[waited]
+    _arrive(incoming, messages.target, TimeClass.TRANSFER, messages.arrival, messages.left, messages.sender)
+    later = meetings.left[waited] > incoming.arrival[meetings.after[waited]]
+    waited, meeting = waited[later], meeting[later]
+    _arrive(
+        incoming, meetings.after[waited], TimeClass.EXPOSED_COMM, meetings.left[waited], last_came[meeting],
+        last_rank[meeting],
+    )  # fmt: skip
+    return incoming
 
 
-def _first_from(graph: TaskGraph, rank: int, time: int) -> int | None:
-    low, high = int(graph.bounds[rank]), int(graph.bounds[rank + 1])
-    found = low + int(np.searchsorted(graph.tasks.t_start[low:high], time, side="left"))
-    return found if found < high else None
-
-
-def _last_ended(graph: TaskGraph, rank: int, time: int) -> int:
-    low, high = int(graph.bounds[rank]), int(graph.bounds[rank + 1])
-    found = low + int(np.searchsorted(graph.tasks.t_end[low:high], time, side="right")) - 1
-    return found if found >= low else -1
+def _arrive(incoming: Incoming, target: Ints, cause: TimeClass, arrival: Ints, left: Ints, source: Ints) -> None:
+    """Set what came to nodes; of several to one node the last holds (numpy keeps the last of equal indices)."""
+    incoming.cause[target] = cause
+    incoming.arrival[target], incoming.left[target], incoming.source[target] = arrival, left, source

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpipe.analyze.critical_path import PathEntry
 from hpcpipe.analyze.simulated import as_log
 from hpcpipe.analyze.summary import summarize
 from hpcpipe.events import RunLog
@@ -96,7 +95,7 @@ def predict(
         run = simulate_run(scenario, numbers, progress=progress)
         log = as_log(run, job)
         report = summarize(log)
-        classes, path = report.classes, _shares(report.critical_path)
+        classes, path = report.classes, _shares(report.path_kinds)
     else:
         run = simulate_large_run(scenario, numbers, progress=progress)
         log, classes, path = None, _classes(run.classes, stages), {}
@@ -115,12 +114,9 @@ def predict(
     )
 
 
-def _shares(path: Iterable[PathEntry]) -> dict[str, float]:
-    lengths: dict[str, int] = {}
-    for entry in path:
-        lengths[entry.kind] = lengths.get(entry.kind, 0) + entry.length
+def _shares(lengths: dict[str, int]) -> dict[str, float]:
     whole = sum(lengths.values())
-    return {kind: ns / whole for kind, ns in sorted(lengths.items(), key=lambda item: -item[1]) if ns}
+    return {kind: ns / whole for kind, ns in lengths.items() if ns}
 
 
 def _classes(of_stage: Callable[[int], dict[TimeClass, int]], stages: Iterable[int]) -> dict[TimeClass, int]:

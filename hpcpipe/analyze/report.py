@@ -1,34 +1,36 @@
 """The report for people: one sentence, then tables of classes, ranks, efficiencies and the critical path (rich).
 
-It shows the numbers of summary.py and computes none but shares.
+It shows the numbers of results.py and computes none but shares.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
 
+import numpy as np
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.analyze.summary import RankReport, Report
+from hpcpipe.analyze.results import RankReport, Report
 from hpcpipe.analyze.words import MEANING, NAME, SHORT
 from hpcpipe.plan import USEFUL, TimeClass
 
+K = TypeVar("K")
+
 _MANY_RANKS = 32
-_CULPRITS = 6
+_LARGEST = 6
+_WAITS = 5
+_PARTS = 5
 
 
 def render_text(report: Report) -> RenderableType:
     """Return the report of one run."""
-    parts: list[RenderableType] = [_head(report), _sentence(report), _classes((report,)), _ranks(report)]
-    parts += [_efficiency(report), _path(report), *_gaps((report,))]
+    parts: list[RenderableType] = [_head(report), _sentence(report), _classes(report), _ranks(report)]
+    parts += [_efficiency(report), _over_time(report), _path(report), _waits(report), *gaps((report,))]
     return Group(*parts)
-
-
-def render_side_by_side(reports: Sequence[Report]) -> RenderableType:
-    """Return the classes of several runs in one table, a column a run."""
-    return Group(_classes(reports), *_gaps(reports))
 
 
 def _head(report: Report) -> Text:
@@ -47,6 +49,14 @@ def _head(report: Report) -> Text:
     else:
         times = f", {_ms(lengths.median)} long"
     line.append(times, style="not bold")
+    speed = report.throughput
+    if speed.tokens_per_s:
+        line.append(f"\n{speed.tokens_per_s:,.0f} tokens/s", style="not bold")
+        if speed.model_flops_per_token:
+            line.append(f", {speed.model_tflops_per_s:.3g} model TFLOP/s", style="not bold")
+        if speed.mfu:
+            peak = f"{report.world_size} x {speed.peak_tflops:g} TFLOP/s"
+            line.append(f", MFU {speed.mfu:.1%} of {peak}", style="not bold")
     return line
 
 
@@ -68,42 +78,20 @@ def _sentence(report: Report) -> RenderableType:
     return Padding(text, (1, 0))
 
 
-def _classes(reports: Sequence[Report]) -> Table:
+def _classes(report: Report) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("where the time went", no_wrap=True)
-    single = len(reports) == 1
-    for report in reports:
-        table.add_column("ms a step" if single else _column_name(report, reports), justify="right", overflow="fold")
-        if single:
-            table.add_column("share", justify="right", no_wrap=True)
-            table.add_column("which means", style="dim")
-    shown = [each for each in reports[0].classes if any(report.classes[each] for report in reports)]
-    for each in shown:
-        style = "" if each in USEFUL else "bold" if single and each is _worst(reports[0]) else ""
-        cells = [_per_step(report, each) for report in reports]
-        if single:
-            share = reports[0].classes[each] / sum(reports[0].classes.values())
-            cells += [f"{share:.1%}", MEANING[each]]
-        else:
-            cells = [
-                f"{cell}  {report.classes[each] / sum(report.classes.values()):6.1%}"
-                for cell, report in zip(cells, reports, strict=True)
-            ]
-        table.add_row(NAME[each], *cells, style=style)
+    table.add_column("ms a step", justify="right", overflow="fold")
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("which means", style="dim")
+    whole, worst = sum(report.classes.values()), _worst(report)
+    for each, ns in report.classes.items():
+        if ns:
+            style = "bold" if each is worst else ""
+            table.add_row(NAME[each], _per_step(report, each), f"{ns / whole:.1%}", MEANING[each], style=style)
     table.add_section()
-    if single:
-        table.add_row("together", f"{_mean_step(reports[0]):.2f}", "100.0%", "mean length of a step", style="bold")
-        return table
-    rows = {
-        "step, mean ms": [f"{_mean_step(report):.2f}" for report in reports],
-        "step, median ms": [f"{report.step_ns.median / 1e6:.2f}" for report in reports],
-        "speed, to the first": [f"{reports[0].step_ns.median / report.step_ns.median:.3f}x" for report in reports],
-        "bubble": [f"{report.bubble_ratio:.1%}" for report in reports],
-        "peak in flight": [str(max(rank.peak_in_flight for rank in report.ranks)) for report in reports],
-        "peak MiB": [_mib(max(rank.peak_bytes for rank in report.ranks)) for report in reports],
-    }
-    for name, cells in rows.items():
-        table.add_row(name, *cells, style="bold")
+    mean = f"{report.wall_ns / report.num_steps / 1e6:.2f}"
+    table.add_row("together", mean, "100.0%", "mean length of a step", style="bold")
     return table
 
 
@@ -125,7 +113,7 @@ def _ranks(report: Report) -> Table:
         cells = [f"{100 * share:.1f}" for share in shares]
         flight = max(rank.peak_in_flight for rank in group)
         table.add_row(
-            str(stage), name, *cells, str(flight), _mib(max(rank.peak_bytes for rank in group))
+            str(stage), name, *cells, str(flight), mib(max(rank.peak_bytes for rank in group))
         )  # fmt: skip
     return table
 
@@ -151,19 +139,79 @@ def _efficiency(report: Report) -> Text:
     return text
 
 
-def _path(report: Report) -> Text:
-    sums: dict[tuple[str, int], int] = {}
-    for entry in report.critical_path:
-        key = (entry.kind, entry.rank)
-        sums[key] = sums.get(key, 0) + entry.length
-    top = sorted(sums.items(), key=lambda item: -item[1])[:_CULPRITS]
-    text = Text("\ncritical path  ")
-    parts = [f"{kind} on rank {rank} {ns / report.wall_ns:.1%}" for (kind, rank), ns in top]
-    text.append(", ".join(parts) + (" and others" if len(sums) > len(top) else ""))
-    return text
+def _path(report: Report) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
+    table.title = "critical path: what set the time of the steps"
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("what")
+    table.add_column("times", justify="right", no_wrap=True)
+    table.add_column("a task takes", no_wrap=True)
+    for each in report.culprits:
+        what = f"{each.kind.replace('_', ' ')} on rank {each.rank}"
+        if each.peer >= 0:
+            what = f"{each.kind.replace('_', ' ')} from rank {each.peer} to rank {each.rank}"
+        elif each.stage != each.rank:
+            what += f" (stage {each.stage})"
+        ratio = f"{each.ratio:.2f}x the mean" if each.ratio else ""
+        table.add_row(f"{each.ns / report.wall_ns:.1%}", what, str(each.count), ratio)
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {ns / report.wall_ns:.1%}" for kind, ns in _largest(report.path_kinds))
+    stages = ", ".join(f"{stage}: {ns / report.wall_ns:.1%}" for stage, ns in _largest(report.path_stages))
+    lines = [f"by kind   {kinds}", f"by stage  {stages}"]
+    if report.path_edges:
+        edges = (f"{_edge(*edge)}: {ns / report.wall_ns:.1%}" for edge, ns in _largest(report.path_edges))
+        lines.append(f"by edge   {', '.join(edges)}")
+    return Group(table, *(Padding(Text(line), (0, 0, 0, 1)) for line in lines))
 
 
-def _gaps(reports: Sequence[Report]) -> list[Text]:
+def _edge(one: int, two: int) -> str:
+    return f"{one}->{two}" if one != two else f"replicas of {one}"
+
+
+def _largest(sums: "dict[K, int]") -> "list[tuple[K, int]]":
+    return sorted(sums.items(), key=lambda item: -item[1])[:_LARGEST]
+
+
+def _over_time(report: Report) -> RenderableType:
+    """Return the efficiencies of the first, ..., last steps, some at a time; nothing where there are few."""
+    if report.num_steps < 2 * _PARTS:
+        return Text()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
+    table.title = "over time"
+    for name in ("steps", "ms a step", "parallel", "balance", "serial.", "transfer"):
+        table.add_column(name, justify="right", no_wrap=True)
+    times, ranks = report.step_times, len(report.ranks)
+    bounds = np.linspace(0, report.num_steps, _PARTS + 1).astype(int)
+    for low, high in pairwise(bounds.tolist()):
+        useful, most = times.useful[low:high].sum() / ranks, times.most_useful[low:high].sum()
+        wall, ideal = times.wall[low:high].sum(), times.ideal[low:high].sum()
+        shares = (useful / max(wall, 1), useful / max(most, 1), most / max(ideal, 1), ideal / max(wall, 1))
+        steps = f"{report.step_numbers[low]}-{report.step_numbers[high - 1]}"
+        table.add_row(steps, f"{wall / (high - low) / 1e6:.2f}", *(f"{share:.3f}" for share in shares))
+    return table
+
+
+def _waits(report: Report) -> RenderableType:
+    if not report.longest_waits:
+        return Text()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
+    table.title = "longest waits, but for warm-up and drain"
+    for name in ("ms", "on the way"):
+        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
+    for name in ("rank", "step"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cause", min_width=len("dependency"), overflow="fold")
+    for name in ("until", "then ran"):
+        table.add_column(name, overflow="fold")
+    for wait in report.longest_waits[:_WAITS]:
+        until = f"{wait.message} from rank {wait.peer}" if wait.message else wait.collective or "not known"
+        moving = f"{wait.transfer_ns / 1e6:.2f}" if wait.message else ""
+        cells = (f"{wait.ns / 1e6:.2f}", moving, str(wait.rank), str(wait.step), wait.cause.replace("_", " "))
+        table.add_row(*cells, until, wait.task)
+    return table
+
+
+def gaps(reports: Sequence[Report]) -> list[Text]:
+    """Return a line for everything that is missing."""
     lines = []
     for report in reports:
         place = f"{report.run}: " if len(reports) > 1 else ""
@@ -180,19 +228,10 @@ def _per_step(report: Report, each: TimeClass) -> str:
     return f"{report.classes[each] / len(report.ranks) / report.num_steps / 1e6:.2f}"
 
 
-def _mean_step(report: Report) -> float:
-    return report.wall_ns / report.num_steps / 1e6
-
-
-def _column_name(report: Report, reports: Sequence[Report]) -> str:
-    names = [each.description.title for each in reports]
-    title = report.description.title
-    return title if title and names.count(title) == 1 else report.run
-
-
-def _mib(num_bytes: int) -> str:
-    mib = num_bytes / 2**20
-    return f"{mib:.1f}" if mib < 1000 else f"{mib:.0f}"
+def mib(num_bytes: int) -> str:
+    """Return bytes as MiB, short."""
+    size = num_bytes / 2**20
+    return f"{size:.1f}" if size < 1000 else f"{size:.0f}"
 
 
 def _ms(ns: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcpipe.events import FLAG_BACKWARD, Events, LogHeader, RankLog, RunLog, Steps
+from hpcpipe.events import FLAG_BACKWARD, Events, LogHeader, MemoryRows, RankLog, RunLog, Steps
 from hpcpipe.events.clock import fit_clock
 from hpcpipe.events.tables import Decisions
 from hpcpipe.job import Job
@@ -74,20 +74,22 @@ def _rank(stage: int, stages: int, rows: list[_Fields], run: SimulatedRun, job_t
             device=SIMULATED,
             started_utc="",
         ),
-        events=Events(
-            step=step,
-            microbatch=microbatch,
-            kind=kind,
-            chunk=chunk,
-            t_ready=ready,
-            t_start=start,
-            t_end=end,
-            wait_class=wait_class,
-            peer=peer,
-            nbytes=zeros,
-            rank_in_hint=zeros - 1,
-            ready_count=zeros,
-            flags=flags,
+        rows=MemoryRows(
+            Events(
+                step=step,
+                microbatch=microbatch,
+                kind=kind,
+                chunk=chunk,
+                t_ready=ready,
+                t_start=start,
+                t_end=end,
+                wait_class=wait_class,
+                peer=peer,
+                nbytes=zeros,
+                rank_in_hint=zeros - 1,
+                ready_count=zeros,
+                flags=flags,
+            )
         ),
         steps=Steps(
             step=np.array(run.numbers, dtype=np.int64),

@@ -1,106 +1,122 @@
-"""From a log to the numbers of a report: classes, efficiencies, critical path, memory, and what is missing.
+"""From a log to the numbers of a report, some step windows at a time: it puts the parts together.
 
-It puts the parts together; how they are shown is report.py's and gantt.py's.
+How they are shown is report.py's; how they are written as JSON, document.py's.
 """
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpipe.analyze.accounting import NUM_CLASSES, account
-from hpcpipe.analyze.critical_path import PathEntry, critical_path
-from hpcpipe.analyze.describe import Description, describe
-from hpcpipe.analyze.efficiency import Efficiency, efficiency, ideal_wall
-from hpcpipe.analyze.graph import build_graph
-from hpcpipe.analyze.windows import Windows, make_windows
+from hpcpipe.analyze.critical_path import PathEntry, critical_paths
+from hpcpipe.analyze.describe import describe, placement, read_job
+from hpcpipe.analyze.efficiency import StepTimes, efficiency
+from hpcpipe.analyze.graph import TaskGraph, build_graph
+from hpcpipe.analyze.nodes import Ints, RankPart
+from hpcpipe.analyze.replay import ideal_lengths
+from hpcpipe.analyze.results import RankReport, Report, StepLengths
+from hpcpipe.analyze.shares import Durations, PathShares
+from hpcpipe.analyze.stream import Cursor, batches
+from hpcpipe.analyze.throughput import flops_per_token, throughput
+from hpcpipe.analyze.waits import WaitTable
+from hpcpipe.analyze.windows import StepChoice, Windows, make_windows
 from hpcpipe.events import RankLog, RunLog
-from hpcpipe.plan import USEFUL, Kind, TimeClass
+from hpcpipe.plan import USEFUL, Kind, Placement, TimeClass
 
-FORMAT = "hpcpipe-analysis"
-SCHEMA_VERSION = "1.0.0"
+LISTED_ENTRIES = 20_000
+"""A longer critical path is summed up, and only the steps in the middle of the run are listed entry by entry."""
 
 _DISPATCHED = (Kind.F, Kind.B, Kind.W, Kind.RS, Kind.UPDATE, Kind.AG)
+_TIMED = (Kind.F, Kind.B, Kind.W, Kind.UPDATE)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What is added up while the windows pass; arrays by step, or by rank and class."""
+
+    ranks: tuple[RankLog, ...]
+    windows: Windows
+    classes: Ints = field(init=False)
+    step_classes: Ints = field(init=False)
+    times: StepTimes = field(init=False)
+    waits: WaitTable = field(default_factory=WaitTable)
+    durations: Durations = field(default_factory=Durations)
+    shares: PathShares = field(init=False)
+    path: list[PathEntry] = field(default_factory=list)
+    dispatched: int = 0
+
+    def __post_init__(self) -> None:
+        steps = len(self.windows)
+        self.classes = np.zeros((len(self.ranks), NUM_CLASSES), dtype=np.int64)
+        self.step_classes = np.zeros((steps, NUM_CLASSES), dtype=np.int64)
+        empty = (np.zeros(steps, dtype=np.int64) for _ in range(3))
+        useful, most, ideal = empty
+        self.times = StepTimes(useful, most, self.windows.lengths, ideal)
+        self.shares = PathShares({rank.rank: rank.header.stage for rank in self.ranks})
+
+    def add_rank(self, position: int, part: RankPart, windows: Windows, at: slice) -> None:
+        """Add one rank's account of some windows."""
+        totals, rows = part.account.totals, part.rows
+        self.classes[position] += totals.sum(axis=0)
+        self.step_classes[at] += totals
+        useful = totals[:, USEFUL].sum(axis=1)
+        self.times.useful[at] += useful
+        np.maximum(self.times.most_useful[at], useful, out=self.times.most_useful[at])
+        self.waits.add(part, windows)
+        inside = (rows.t_start >= windows.begin) & (rows.t_start < windows.end)
+        self.dispatched += int(np.count_nonzero(inside & _DISPATCHED_TABLE[rows.kind]))
+        kinds = rows.kind[part.account.busy.row]
+        for kind in _TIMED:
+            row = part.account.busy.row[kinds == kind]
+            row = row[inside[row]]
+            if len(row):
+                self.durations.add(part.log.rank, kind, rows.microbatch[row], rows.t_end[row] - rows.t_start[row])
+
+    def add_path(self, path: list[PathEntry], listed: bool) -> None:
+        """Add the paths of some windows; keep those that are to be listed."""
+        self.shares.add(path)
+        if listed:
+            self.path += path
+
+
+_DISPATCHED_TABLE = np.isin(np.arange(256), _DISPATCHED)
 
 
 @dataclass(frozen=True, slots=True)
-class RankReport:
-    """One rank: its classes sum to `wall_ns`. `peak_in_flight` counts forwards begun whose backward has not ended."""
+class Batch:
+    """Some windows of a run: their place among all, every rank's rows and accounts in them, and the linked tasks."""
 
-    rank: int
-    stage: int
-    wall_ns: int
-    classes: dict[TimeClass, int]
-    peak_in_flight: int
-    peak_bytes: int
-
-    @property
-    def useful_ns(self) -> int:
-        """Time of useful work."""
-        return sum(self.classes[each] for each in USEFUL)
+    windows: Windows
+    at: slice
+    parts: tuple[RankPart, ...]
+    graph: TaskGraph
 
 
-@dataclass(frozen=True, slots=True)
-class StepLengths:
-    """Median, 10th and 90th percentile of the steps' lengths in ns."""
-
-    median: int
-    p10: int
-    p90: int
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A run's analysis. `wall_ns` is the time that passed, the same for every rank; `classes` are sums over ranks."""
-
-    run: str
-    job_id: str
-    description: Description
-    world_size: int
-    mesh: tuple[int, int, int]
-    steps: tuple[int, int]
-    num_steps: int
-    wall_ns: int
-    classes: dict[TimeClass, int]
-    ranks: tuple[RankReport, ...]
-    bubble_ratio: float
-    efficiency: Efficiency
-    step_ns: StepLengths
-    critical_path: tuple[PathEntry, ...]
-    dispatch_overhead_ns_per_task: int
-    gaps: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document of `analyze --json`."""
-        return {
-            "format": FORMAT,
-            "schema_version": SCHEMA_VERSION,
-            "run": self.run,
-            "job_id": self.job_id,
-            **asdict(self.description),
-            "world_size": self.world_size,
-            "mesh": list(self.mesh),
-            "steps": list(self.steps),
-            "wall_ns": self.wall_ns,
-            "classes": _named(self.classes),
-            "ranks": [_rank_json(rank) for rank in self.ranks],
-            "bubble_ratio": self.bubble_ratio,
-            "efficiency": asdict(self.efficiency),
-            "step_ns": asdict(self.step_ns),
-            "critical_path": [asdict(entry) for entry in self.critical_path],
-            "dispatch_overhead_ns_per_task": self.dispatch_overhead_ns_per_task,
-            "gaps": list(self.gaps),
-        }
+def analysed(cursors: tuple[Cursor, ...], windows: Windows, placed: Placement) -> Iterator[Batch]:
+    """Yield the run some windows at a time, classified and linked."""
+    done = 0
+    for some in batches(cursors, windows):
+        parts = tuple(_part(cursor, some) for cursor in cursors)
+        yield Batch(some, slice(done, done + len(some)), parts, build_graph(parts, some, placed))
+        done += len(some)
 
 
-def summarize(run: RunLog, steps: tuple[int | None, int | None] | None = None) -> Report:
+def _part(cursor: Cursor, windows: Windows) -> RankPart:
+    rows = cursor.take(windows)
+    ended = int(cursor.rank.steps.t_end.max()) if windows.finished else None
+    return RankPart(cursor.rank, rows, account(rows, windows, ended))
+
+
+def summarize(run: RunLog, steps: StepChoice = None, *, peak_tflops: float | None = None) -> Report:
     """Analyse a run.
 
     Parameters
     ----------
     steps
         First and last step, both included; None on a side takes all there are.
+    peak_tflops
+        What one rank's device can do at most (TFLOP/s), for the model FLOPs utilisation.
 
     Raises
     ------
@@ -108,15 +124,58 @@ def summarize(run: RunLog, steps: tuple[int | None, int | None] | None = None) -
         The log holds no such step.
     """
     windows, ranks = make_windows(run, steps)
-    accounts = tuple(account(rank, windows) for rank in ranks)
-    graph = build_graph(ranks, windows)
-    reports = tuple(
-        _rank_report(rank, each.totals.sum(axis=0), windows) for rank, each in zip(ranks, accounts, strict=True)
-    )
-    classes = {each: sum(report.classes[each] for report in reports) for each in reports[0].classes}
+    cursors = tuple(Cursor(rank, windows) for rank in ranks)
+    sums = _Sums(ranks, windows)
+    world_ranks = [rank.rank for rank in ranks]
+    listed = _Listed(windows)
+    for batch in analysed(cursors, windows, placement(ranks[0].header)):
+        for position, part in enumerate(batch.parts):
+            sums.add_rank(position, part, batch.windows, batch.at)
+        sums.times.ideal[batch.at] = ideal_lengths(batch.graph, batch.windows)
+        pieces = [part.account.pieces for part in batch.parts]
+        listed.add(sums, batch.at, critical_paths(batch.graph, pieces, world_ranks, batch.windows))
+    return _report(run, sums, cursors, listed.steps, peak_tflops)
+
+
+class _Listed:
+    """Decides which steps' paths are listed: all if they are short, else as many in the middle as there is room for."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._low, self._high = 0, len(windows)
+
+    def add(self, sums: _Sums, at: slice, path: list[PathEntry]) -> None:
+        """Take in the paths of the windows at a place among all."""
+        if at.start == 0:
+            per_step = max(1, len(path) // (at.stop - at.start))
+            room = max(1, LISTED_ENTRIES // per_step)
+            if room < self._high:
+                self._low = (self._high - room) // 2
+                self._high = self._low + room
+        low, high = max(self._low, at.start), min(self._high, at.stop)
+        if low == at.start and high == at.stop:
+            sums.add_path(path, listed=True)
+            return
+        begin, end = (int(self._windows.edges[min(max(i, at.start), at.stop)]) for i in (low, max(low, high)))
+        for entry in path:
+            sums.add_path([entry], listed=low < high and begin <= entry.t_start < end)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last step whose path is listed."""
+        return int(self._windows.steps[self._low]), int(self._windows.steps[self._high - 1])
+
+
+def _report(
+    run: RunLog, sums: _Sums, cursors: tuple[Cursor, ...], listed: tuple[int, int], peak_tflops: float | None
+) -> Report:
+    windows, ranks = sums.windows, sums.ranks
+    reports = tuple(_rank_report(cursor, sums.classes[position], windows) for position, cursor in enumerate(cursors))
+    totals = sums.classes.sum(axis=0)
+    classes = {TimeClass(i): int(totals[i]) for i in range(1, NUM_CLASSES)}
     useful = np.array([report.useful_ns for report in reports], dtype=np.int64)
-    dispatched = sum(_num_dispatched(rank, windows) for rank in ranks)
     header = ranks[0].header
+    job = read_job(header)
     return Report(
         run=str(run.path),
         job_id=header.job_id,
@@ -124,68 +183,65 @@ def summarize(run: RunLog, steps: tuple[int | None, int | None] | None = None) -
         world_size=header.world_size,
         mesh=header.mesh,
         steps=(int(windows.steps[0]), int(windows.steps[-1])),
-        num_steps=len(windows.steps),
+        num_steps=len(windows),
         wall_ns=windows.wall,
         classes=classes,
         ranks=reports,
         bubble_ratio=1.0 - int(useful.sum()) / (windows.wall * len(ranks)),
-        efficiency=efficiency(useful, windows.wall, ideal_wall(graph, windows)),
+        efficiency=efficiency(useful, windows.wall, int(sums.times.ideal.sum())),
         step_ns=StepLengths(*(round(float(np.percentile(windows.lengths, q))) for q in (50, 10, 90))),
-        critical_path=tuple(critical_path(graph, ranks, accounts, windows)),
-        dispatch_overhead_ns_per_task=round(classes[TimeClass.RUNTIME] / dispatched) if dispatched else 0,
-        gaps=(*run.gaps, *_gaps(run, ranks)),
+        critical_path=tuple(sums.path),
+        listed_steps=listed,
+        path_kinds=sums.shares.kinds,
+        path_stages=sums.shares.by_stage,
+        path_edges=sums.shares.edges,
+        culprits=sums.shares.culprits(sums.durations),
+        longest_waits=tuple(sums.waits.longest),
+        waited_for=dict(sums.waits.waited_for),
+        throughput=throughput(ranks[0], job, windows, peak_tflops=peak_tflops),
+        step_numbers=windows.steps,
+        step_times=sums.times,
+        step_classes=sums.step_classes,
+        microbatch_ns=sums.durations.by_microbatch,
+        finished=windows.finished,
+        dispatch_overhead_ns_per_task=round(classes[TimeClass.RUNTIME] / sums.dispatched) if sums.dispatched else 0,
+        gaps=(*run.gaps, *_gaps(run, sums, cursors, job, peak_tflops)),
     )
 
 
-def _rank_report(rank: RankLog, totals: NDArray[np.int64], windows: Windows) -> RankReport:
+def _rank_report(cursor: Cursor, totals: Ints, windows: Windows) -> RankReport:
+    rank = cursor.rank
     inside = np.isin(rank.steps.step, windows.steps)
     return RankReport(
         rank=rank.rank,
         stage=rank.header.stage,
         wall_ns=windows.wall,
         classes={TimeClass(i): int(totals[i]) for i in range(1, NUM_CLASSES)},
-        peak_in_flight=peak_in_flight(rank, windows),
-        peak_bytes=int(rank.steps.peak_bytes[inside].max()),
+        peak_in_flight=cursor.flight.peak,
+        peak_bytes=int(rank.steps.peak_bytes[inside].max(initial=0)),
     )
 
 
-def peak_in_flight(rank: RankLog, windows: Windows) -> int:
-    """Return the most forwards begun whose backward had not ended, at any time of the windows' steps."""
-    events = rank.events
-    chosen = np.isin(events.step, windows.steps)
-    begun = events.t_start[chosen & (events.kind == Kind.F)]
-    ended = events.t_end[chosen & (events.kind == Kind.B)]
-    changes = np.concatenate([np.full(len(begun), 1), np.full(len(ended), -1)])
-    order = np.lexsort((changes, np.concatenate([begun, ended])))  # at one instant, first what ends
-    return max(0, int(np.max(np.cumsum(changes[order]), initial=0)))
-
-
-def _num_dispatched(rank: RankLog, windows: Windows) -> int:
-    events = rank.events
-    inside = (events.t_start >= windows.begin) & (events.t_start < windows.end)
-    return int(np.count_nonzero(inside & np.isin(events.kind, _DISPATCHED)))
-
-
-def _gaps(run: RunLog, ranks: tuple[RankLog, ...]) -> list[str]:
-    analysed = {rank.rank for rank in ranks}
-    gaps = [f"rank {rank.rank}: left out, it has finished no step" for rank in run.ranks if rank.rank not in analysed]
-    early, worst = 0, 0
-    for rank in ranks:
-        rows = rank.events.take((rank.events.kind == Kind.RECV) & (rank.events.t_ready >= 0))
-        ahead = rows.t_ready - rows.t_end
-        early += int(np.count_nonzero(ahead > 0))
-        worst = max(worst, int(ahead.max(initial=0)))
-    if early:
+def _gaps(
+    run: RunLog, sums: _Sums, cursors: tuple[Cursor, ...], job: dict[str, object], peak_tflops: float | None
+) -> list[str]:
+    windows = sums.windows
+    analysed_ranks = {rank.rank for rank in sums.ranks}
+    why = "it has finished no step" if windows.finished else "its log has no task"
+    gaps = [f"rank {rank.rank}: left out, {why}" for rank in run.ranks if rank.rank not in analysed_ranks]
+    if not windows.finished:
         gaps.append(
-            f"{early} messages seem to arrive before they were sent, by up to {worst / 1e3:.0f} µs: clocks are off"
+            "no step was finished by all ranks: what was begun is analysed, up to the last row of any rank; what a "
+            "rank did after its own last row is not known and counts as runtime"
         )
+    early = sum(cursor.early for cursor in cursors)
+    if early:
+        worst = f"{max(cursor.earliest for cursor in cursors) / 1e3:.0f} µs"
+        gaps.append(f"{early} messages seem to arrive before they were sent, by up to {worst}: clocks are off")
+    late = [cursor for cursor in cursors if cursor.late]
+    if late:
+        count = sum(cursor.late for cursor in late)
+        gaps.append(f"{count} rows lie in the log so far behind later ones that their steps were counted without them")
+    if peak_tflops and flops_per_token(job) is None:
+        gaps.append('no MFU: the model FLOPs are known for [model] kind = "gpt" with its sizes only')
     return gaps
-
-
-def _named(classes: dict[TimeClass, int]) -> dict[str, int]:
-    return {each.name.lower(): ns for each, ns in classes.items()}
-
-
-def _rank_json(rank: RankReport) -> dict[str, Any]:
-    values = {field.name: getattr(rank, field.name) for field in fields(rank)}
-    return {**values, "classes": _named(rank.classes)}

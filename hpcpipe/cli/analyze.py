@@ -49,11 +49,22 @@ class StepRange(click.ParamType):
     "--plot", "pictures", multiple=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
     help="Draw a Gantt picture, .png or .svg; repeatable. Choose few steps with --step.",
 )  # fmt: skip
+@click.option(
+    "--peak-tflops", type=click.FloatRange(min=0, min_open=True), metavar="X",
+    help="Most TFLOP/s of one rank's device; adds the model FLOPs utilisation.",
+)  # fmt: skip
 @click.option("--step", "steps", type=StepRange(), help="Only these steps, first and last included.")
 def analyze(
-    runs: tuple[Path, ...], as_json: bool, pictures: tuple[Path, ...], steps: tuple[int | None, int | None] | None
+    runs: tuple[Path, ...],
+    as_json: bool,
+    pictures: tuple[Path, ...],
+    peak_tflops: float | None,
+    steps: tuple[int | None, int | None] | None,
 ) -> None:
-    """Say where the time of a run went; RUN is a run directory, its events, or one rank's file."""
+    """Say where the time of a run went; RUN is a run directory, its events, or one rank's file.
+
+    Several are compared with the first: how much their steps differ, and whether that is more than the noise.
+    """
     from hpcpipe.analyze import AnalysisError, plot_gantt, summarize
     from hpcpipe.events import LogError, open_run
 
@@ -61,7 +72,7 @@ def analyze(
         raise click.UsageError("--plot draws one run; give one RUN")
     try:
         logs = [open_run(run) for run in runs]
-        reports = [summarize(log, steps) for log in logs]
+        reports = [summarize(log, steps, peak_tflops=peak_tflops) for log in logs]
         for picture in pictures:
             plot_gantt(logs[0], picture, steps)
     except (LogError, AnalysisError) as error:
@@ -82,19 +93,25 @@ def _refuse(message: str) -> None:
 def _print_json(reports: "list[Report]") -> None:
     import json
 
+    from hpcpipe.analyze import compare, comparison_json
+
     document = reports[0].to_json()
     if len(reports) > 1:
         head = {key: document[key] for key in ("format", "schema_version")}
-        document = {**head, "runs": [report.to_json() for report in reports]}
+        compared = [comparison_json(compare(reports[0], report)) for report in reports[1:]]
+        document = {**head, "runs": [report.to_json() for report in reports], "comparisons": compared}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _print_text(reports: "list[Report]", pictures: tuple[Path, ...]) -> None:
     from rich.console import Console
 
-    from hpcpipe.analyze import render_side_by_side, render_text
+    from hpcpipe.analyze import compare, render_side_by_side, render_text
 
     console = Console(highlight=False)
-    console.print(render_text(reports[0]) if len(reports) == 1 else render_side_by_side(reports))
+    if len(reports) == 1:
+        console.print(render_text(reports[0]))
+    else:
+        console.print(render_side_by_side(reports, [compare(reports[0], report) for report in reports[1:]]))
     for picture in pictures:
         console.print(f"picture {picture}", soft_wrap=True)

@@ -3,8 +3,23 @@
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_run
-from hpcpipe.events.schema import FLAG_BACKWARD
+from hpcpipe.events.rows import MemoryRows, StoredRows, held_open
+from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_RECOMPUTED
 from hpcpipe.events.tables import Events, Steps
 from hpcpipe.events.writer import EventWriter
 
-__all__ = ["FLAG_BACKWARD", "EventWriter", "Events", "LogError", "LogHeader", "RankLog", "RunLog", "Steps", "open_run"]
+__all__ = [
+    "FLAG_BACKWARD",
+    "FLAG_RECOMPUTED",
+    "EventWriter",
+    "Events",
+    "LogError",
+    "LogHeader",
+    "MemoryRows",
+    "RankLog",
+    "RunLog",
+    "Steps",
+    "StoredRows",
+    "held_open",
+    "open_run",
+]

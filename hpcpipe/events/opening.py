@@ -17,6 +17,8 @@ _SUPERBLOCK = struct.Struct("<8sBxxB16xQ")
 """Signature, version, consistency flags and end of file, of versions 2 and 3 (HDF5 file format specification, II.A)."""
 _SUPERBLOCKS_WITH_FLAGS = (2, 3)
 _READ_ATTEMPTS = 16
+_CACHE_BYTES = 1 << 16
+"""Of unpacked chunks, for each dataset: whole columns or ranges of whole chunks are read, and many files at once."""
 
 
 class LogError(Exception):
@@ -35,7 +37,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
         HDF5 cannot open it.
     """
     if not _is_marked_as_written(path):
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_BYTES) as file:
             yield file
         return
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)

@@ -15,7 +15,7 @@ import numpy as np
 from hpcpipe.events.header import LogHeader, read_header
 from hpcpipe.events.opening import LogError, open_file, require_stored
 from hpcpipe.events.schema import FLUSHED, FORMAT, GROUPS, SCHEMA_VERSION
-from hpcpipe.events.tables import Clock, Decisions, Events, Steps, Table
+from hpcpipe.events.tables import Clock, Decisions, Steps, Table
 
 _ATTEMPTS = 8
 _PAUSE_S = 0.05
@@ -25,11 +25,14 @@ T = TypeVar("T", bound=Table)
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """What one file holds, times as written. `complete`: its writer closed it."""
+    """What one file holds, times as written, but its events, of which there are `num_events`.
+
+    `complete`: its writer closed it.
+    """
 
     path: Path
     header: LogHeader
-    events: Events
+    num_events: int
     steps: Steps
     clock: Clock
     decisions: Decisions
@@ -37,7 +40,7 @@ class RankFile:
 
 
 def read_rank_file(path: Path) -> RankFile:
-    """Read the flushed rows of one file.
+    """Read the flushed rows of one file, but for its events, whose rows are only counted.
 
     A file that is written at this moment may change under the reader; it is then read again.
 
@@ -74,7 +77,7 @@ def _read(path: Path, file: h5py.File) -> RankFile:
     return RankFile(
         path=path,
         header=read_header(file),
-        events=table("events", Events),
+        num_events=_require_events(file, counts["events"], complete),
         steps=table("steps", Steps),
         clock=table("clock", Clock),
         decisions=table("decisions", Decisions),
@@ -82,12 +85,22 @@ def _read(path: Path, file: h5py.File) -> RankFile:
     )
 
 
+def _require_events(file: h5py.File, rows: int, complete: bool) -> int:
+    for column in GROUPS["events"]:
+        _require(file["events"][column.name], rows, complete)
+    return rows
+
+
 def _column(dataset: h5py.Dataset, rows: int, complete: bool) -> np.ndarray:
+    _require(dataset, rows, complete)
+    return np.asarray(dataset[:rows])
+
+
+def _require(dataset: h5py.Dataset, rows: int, complete: bool) -> None:
     if dataset.shape[0] < rows:
         raise OSError(f"{dataset.name} holds {dataset.shape[0]} rows of {rows}")
     if not complete:
         require_stored(dataset, rows)
-    return np.asarray(dataset[:rows])
 
 
 def _first_line(error: Exception) -> str:

@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpipe.events.clock import ClockFit, fit_clock
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.rank_file import RankFile, read_rank_file
-from hpcpipe.events.schema import KINDS
+from hpcpipe.events.rows import Rows, StoredRows
 from hpcpipe.events.tables import Decisions, Events, Steps
 
-_MESSAGES = (KINDS.index("RECV"), KINDS.index("WAIT"))
-_SEND = KINDS.index("SEND")
 _NAMED_GAPS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """One rank's log. Times are ns of rank 0's clock; -1 where there is none or the sender's clock is not known."""
+    """One rank's log. Times are ns of rank 0's clock; -1 where there is none or the sender's clock is not known.
+
+    The events stay in the file until they are read: all of them with `events`, a range of them through `rows`.
+    """
 
     header: LogHeader
-    events: Events
+    rows: Rows
     steps: Steps
     decisions: Decisions
     clock: ClockFit
@@ -37,6 +37,11 @@ class RankLog:
     def rank(self) -> int:
         """World rank."""
         return self.header.rank
+
+    @property
+    def events(self) -> Events:
+        """Every row, read from the file each time it is asked for."""
+        return self.rows.all
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +139,10 @@ def _check_one_run(files: list[RankFile]) -> None:
 
 
 def _correct(file: RankFile, fits: dict[int, ClockFit]) -> RankLog:
-    own = fits[file.header.rank]
-    events, steps = file.events, file.steps
+    own, steps = fits[file.header.rank], file.steps
     return RankLog(
         header=file.header,
-        events=replace(
-            events,
-            t_ready=_correct_ready(events, own, fits),
-            t_start=own.correct(events.t_start),
-            t_end=own.correct(events.t_end),
-        ),
+        rows=StoredRows(file.path, "events", file.num_events, rank=file.header.rank, fits=fits),
         steps=replace(
             steps,
             t_begin=own.correct(steps.t_begin),
@@ -154,17 +153,6 @@ def _correct(file: RankFile, fits: dict[int, ClockFit]) -> RankLog:
         clock=own,
         complete=file.complete,
     )
-
-
-def _correct_ready(events: Events, own: ClockFit, fits: dict[int, ClockFit]) -> NDArray[np.int64]:
-    """Correct `t_ready`, which of received messages and of waits is in the sender's clock."""
-    corrected = own.correct(events.t_ready)
-    foreign = np.isin(events.kind, _MESSAGES)
-    for peer in np.unique(events.peer[foreign]).tolist():
-        theirs = foreign & (events.peer == peer)
-        corrected[theirs] = fits[peer].correct(events.t_ready[theirs]) if peer in fits else -1
-    corrected[(events.t_ready < 0) & (events.kind != _SEND)] = -1
-    return corrected
 
 
 def _gaps(files: list[RankFile]) -> list[str]:

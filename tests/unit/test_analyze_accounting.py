@@ -3,21 +3,23 @@
 import tempfile
 from pathlib import Path
 
+import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic_log import ORIGIN, Pipeline, header, write_run
 
-from hpcpipe.analyze import summarize
+from hpcpipe.analyze import frames, summarize
 from hpcpipe.analyze.accounting import account
+from hpcpipe.analyze.rows import read_rows
 from hpcpipe.analyze.windows import make_windows
-from hpcpipe.events import EventWriter, open_run
+from hpcpipe.events import FLAG_RECOMPUTED, EventWriter, open_run
 from hpcpipe.plan import Kind, TimeClass
 
 times = st.integers(0, 300)
 rows = st.tuples(
     st.sampled_from(list(Kind)), st.integers(0, 3), st.integers(0, 3), times, times, st.integers(0, 60),
-    st.sampled_from(list(TimeClass)), st.integers(-1, 3), st.integers(0, 1),
+    st.sampled_from(list(TimeClass)), st.integers(-1, 3), st.integers(0, 3), st.integers(0, 2),
 )  # fmt: skip
 
 
@@ -36,7 +38,7 @@ def logs(draw: st.DrawFn) -> list[tuple[int, float, list[int], list[tuple[object
     return made
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(logs())
 def test_the_classes_of_every_rank_and_window_sum_to_its_length(
     made: list[tuple[int, float, list[int], list[tuple[int, ...]]]],
@@ -46,9 +48,9 @@ def test_the_classes_of_every_rank_and_window_sum_to_its_length(
             with EventWriter(Path(folder) / f"rank_{rank:05d}.h5", header(rank=rank, world_size=3)) as writer:
                 for time in (0, 10**9):
                     writer.clock(time + offset, offset + round(drift * time), 2)
-                for kind, step, microbatch, ready, start, length, wait_class, peer, flags in events:
+                for kind, step, microbatch, ready, start, length, wait_class, peer, flags, chunk in events:
                     writer.event(
-                        kind, step, microbatch, 0, ready + offset, start + offset, start + length + offset,
+                        kind, step, microbatch, chunk, ready + offset, start + offset, start + length + offset,
                         wait_class=wait_class, peer=peer, flags=flags,
                     )  # fmt: skip
                 for step, end in enumerate(ends):
@@ -56,13 +58,17 @@ def test_the_classes_of_every_rank_and_window_sum_to_its_length(
         run = open_run(Path(folder))
         windows, ranks = make_windows(run)
         for log in ranks:
-            totals = account(log, windows).totals
+            totals = account(read_rows(log), windows, int(log.steps.t_end.max())).totals
             assert totals.sum(axis=1).tolist() == windows.lengths.tolist()
             assert totals.min() >= 0
         report = summarize(run)
         for each in report.ranks:
             assert sum(each.classes.values()) == each.wall_ns == report.wall_ns
         assert sum(entry.length for entry in report.critical_path) == report.wall_ns
+        assert report.step_classes.sum(axis=1).tolist() == (len(ranks) * windows.lengths).tolist()
+        pieces = pl.concat([frame for _, frame in frames(run)])
+        spans = pieces.group_by("rank").agg(ns=(pl.col("t_end") - pl.col("t_start")).sum())
+        assert set(spans.iter_rows()) == {(rank.rank, report.wall_ns) for rank in report.ranks}
 
 
 def classes_of(folder: Path, pipeline: Pipeline, steps: tuple[int, int] | None = None) -> list[dict[TimeClass, int]]:
@@ -156,6 +162,17 @@ def test_collectives_and_messages_run_beside_the_rank_and_take_none_of_its_time(
 def test_loading_and_saving_have_classes_of_their_own(tmp_path: Path) -> None:
     rows = [(Kind.DATA, 0, 5, {}), (Kind.UPDATE, 5, 10, {}), (Kind.CHECKPOINT, 10, 100, {})]
     assert one_rank(tmp_path, rows) == {TimeClass.DATA: 5, TimeClass.UPDATE: 5, TimeClass.CHECKPOINT: 90}
+
+
+def test_forwards_done_again_agreements_and_norms_have_their_classes(tmp_path: Path) -> None:
+    rows = [
+        (Kind.F, 0, 30, {}), (Kind.AGREE, 20, 40, {}), (Kind.F, 50, 70, {"flags": FLAG_RECOMPUTED}),
+        (Kind.WAIT, 70, 80, {"wait_class": TimeClass.CAP}), (Kind.NORM, 60, 100, {}),
+    ]  # fmt: skip
+    assert one_rank(tmp_path, rows) == {
+        TimeClass.FORWARD: 30, TimeClass.AGREEMENT: 10, TimeClass.RUNTIME: 10, TimeClass.RECOMPUTE: 20,
+        TimeClass.CAP: 10, TimeClass.EXPOSED_COMM: 20,
+    }  # fmt: skip
 
 
 def test_windows_end_when_the_last_rank_ends_the_step(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import h5py
 import pytest
 from click.testing import CliRunner, Result
 from matplotlib import image
@@ -139,6 +141,56 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     assert "no rank has finished a step" in refused(call(tmp_path / "empty.h5"))
     assert "no event log here" in refused(call(tmp_path))
     assert "RUN" in refused(call())
+
+
+def with_attribute(path: Path, name: str, value: str) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs[name] = value
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.write_text("step,loss"), "not an HDF5 file"),
+        (lambda path: path.write_bytes(b""), "an empty file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:700]), "cut short after 700"),
+        (lambda path: with_attribute(path, "format", "other"), "not an event log"),
+        (lambda path: with_attribute(path, "schema_version", "2.0.0"), "update hpcpipe"),
+    ],
+)
+def test_an_unreadable_log_is_refused_alone_and_left_out_among_others(
+    run: Path, tmp_path: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    (tmp_path / "events").mkdir()
+    for path in sorted((run / "events").iterdir()):
+        (tmp_path / "events" / path.name).write_bytes(path.read_bytes())
+    spoiled = tmp_path / "events" / "rank_00002.h5"
+    spoil(spoiled)
+    assert words in refused(call(spoiled))
+    result = call(tmp_path)
+    assert result.exit_code == 0
+    said = " ".join(result.stdout.split())
+    assert words in said
+    assert "rank 2 of 4 missing" in said
+
+
+def test_two_runs_are_compared_in_words_and_in_json(run: Path, tmp_path: Path) -> None:
+    write_run(tmp_path, Pipeline(4, 8, 1_100_000, 2_200_000, steps=9, update=300_000))
+    usual = tmp_path / "usual"
+    write_run(usual, Pipeline(4, 8, 1_000_000, 2_000_000, steps=9, update=300_000))
+    result = call(usual, tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "A step of B is 9.9% longer than one of A" in " ".join(result.stdout.split())
+    (comparison,) = json.loads(call(usual, tmp_path, "--json").stdout)["comparisons"]
+    # a step of 1F1B at its steady pace: 8 micro-batches and 3 stages of filling, of 3.0 and of 3.3 ms, and 0.3 ms
+    assert comparison["relative"]["certain"]
+    assert comparison["paired"]
+    assert comparison["classes"]["forward"]["mean"] == pytest.approx(8 * 100_000)
+    assert comparison["classes"]["backward"]["mean"] == pytest.approx(8 * 200_000)
+
+
+def test_a_peak_must_be_more_than_nothing(run: Path) -> None:
+    assert "--peak-tflops" in refused(call(run, "--peak-tflops", 0))
 
 
 def test_a_gap_is_shown_but_stops_nothing(run: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_the_json_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     assert [rank["peak_bytes"] for rank in document["ranks"]] == [1 << 20, 2 << 20]
     assert sum(document["classes"].values()) == 2 * document["wall_ns"]
     assert set(document["critical_path"][0]) == {
-        "rank", "kind", "microbatch", "chunk", "step", "t_start", "t_end", "via"
+        "rank", "kind", "microbatch", "chunk", "step", "t_start", "t_end", "via", "peer"
     }  # fmt: skip
 
 
