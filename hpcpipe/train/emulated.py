@@ -1,0 +1,74 @@
+"""The work of a rank on an emulated device: drawn times instead of layers, and messages held back by drawn delays.
+
+It must not need torch, so that many ranks start fast and small.
+"""
+
+from collections.abc import Mapping
+
+from hpcpipe.device import Emulated
+from hpcpipe.job import Job
+from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
+from hpcpipe.job.schema import Emulated as EmulatedSection
+from hpcpipe.plan import Task
+from hpcpipe.runtime import LateMailbox, Mailbox, Mesh, NoBuckets, SyntheticStage
+from hpcpipe.runtime.channel import Neighbour
+from hpcpipe.runtime.header import Header
+from hpcpipe.simulate import UsualTimes
+from hpcpipe.train.layout import Layout
+from hpcpipe.train.work import Work, inlets
+
+
+def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Work:
+    """Build the parts of this rank; nothing here allocates more than its messages."""
+    stage = mesh.place.stage
+    times = usual_times(job, layout)
+    synthetic = SyntheticStage(
+        device,
+        placement=layout.schedule.placement,
+        stage=stage,
+        duration=lambda step, task: times.duration(step, stage, task),
+        message_bytes=layout.boundary_bytes,
+    )
+    return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))
+
+
+def usual_times(job: Job, layout: Layout) -> UsualTimes:
+    """Return the drawn times of a job's tasks, for the emulated device and the simulator alike."""
+    section = job.device
+    assert isinstance(section, EmulatedSection)
+
+    def ns(key: str) -> list[float]:
+        return [section.of(key, stage) * NS_PER_MS for stage in range(job.parallel.pipeline)]  # type: ignore[arg-type]
+
+    return UsualTimes(
+        forward=ns("forward_ms"),
+        backward=ns("backward_ms"),
+        weight=ns("weight_ms"),
+        chunks=layout.schedule.placement.chunks,
+        split=layout.schedule.split,
+        compute=compute_model(job.variability),
+        seed=job.variability.seed,
+    )
+
+
+def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:
+    place, seed, delay = mesh.place, job.variability.seed, delay_model(job.variability)
+    wanted = inlets(layout, place.stage)
+    if delay is None:
+        return Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=device)
+
+    def when(neighbour: Neighbour, header: Header) -> int:
+        task = Task(neighbour.feeds, header.microbatch, neighbour.chunk)
+        source = neighbour.peer // (place.data * place.tensor)
+        where = {"seed": seed, "step": header.step, "source": source, "target": place.stage}
+        wait = delay.of(header.sent, task=task, **where)
+        return header.sent + clock_shifts[neighbour.peer] + round(wait)
+
+    return LateMailbox(
+        mesh,
+        inlets=wanted,
+        payload_bytes=layout.boundary_bytes,
+        memory=device,
+        when=when,
+        overtaking=delay.overtaking,
+    )
