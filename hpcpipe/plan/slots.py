@@ -7,10 +7,9 @@ those as v - 1 has in flight may lie there whose backward v has not done, P(v - 
 done the backward of but not the weight gradient, at most Q(v). No more than M can come in a step.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hpcpipe.plan.hint import Order
-from hpcpipe.plan.hints import make_hint
 from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.task import Kind
 
@@ -38,14 +37,19 @@ def most_held(schedule: Schedule, stage: int) -> tuple[Held, ...]:
         return tuple(_peaks(schedule, stage, chunk) for chunk in range(placement.chunks))
     limits = schedule.limits[stage]
     beyond = placement.chunks if placement.chunks > 1 else 0  # a cap for all chunks together may be passed by that
-    caps = [cap + beyond for cap in (limits.stash,) if cap is not None]
     held = []
     for chunk in range(placement.chunks):
-        mine = limits.stash_by_chunk or ()
-        stash = min([microbatches, *caps, *mine[chunk : chunk + 1]])
-        in_flight = stash if limits.in_flight is None else min(stash, limits.in_flight + beyond)
+        stash = min([microbatches, *_caps(limits.stash, limits.stash_by_chunk, chunk, beyond)])
+        in_flight = min([stash, *_caps(limits.in_flight, limits.in_flight_by_chunk, chunk, beyond)])
         held.append(Held(in_flight, stash if schedule.split else in_flight))
     return tuple(held)
+
+
+def _caps(together: int | None, by_chunk: Sequence[int] | None, chunk: int, beyond: int) -> Iterator[int]:
+    if together is not None:
+        yield together + beyond
+    if by_chunk is not None:
+        yield by_chunk[chunk]
 
 
 def sources(schedule: Schedule, stage: int) -> tuple[Source, ...]:
@@ -66,18 +70,9 @@ def sources(schedule: Schedule, stage: int) -> tuple[Source, ...]:
 
 
 def _peaks(schedule: Schedule, stage: int, chunk: int) -> Held:
-    hint = make_hint(
-        schedule.hint,
-        stage=stage,
-        stages=schedule.placement.stages,
-        microbatches=schedule.microbatches,
-        k=schedule.k,
-        chunks=schedule.placement.chunks,
-    )
-    assert isinstance(hint, Order), f"{schedule.hint} is no order"
     last = Kind.W if schedule.split else Kind.B
     in_flight = stash = most_flying = most_stashed = 0
-    for task in hint.tasks:
+    for task in schedule.order(stage):
         if task.chunk == chunk:
             in_flight += (task.kind is Kind.F) - (task.kind is Kind.B)
             stash += (task.kind is Kind.F) - (task.kind is last)

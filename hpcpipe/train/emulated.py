@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from hpcpipe.device import Emulated
 from hpcpipe.job import Job
-from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
-from hpcpipe.job.schema import Emulated as EmulatedSection
+from hpcpipe.job.drawn import delay_model
 from hpcpipe.plan import Task
 from hpcpipe.runtime import LateMailbox, Mailbox, Mesh, NoBuckets, SyntheticStage
 from hpcpipe.runtime.channel import Neighbour
 from hpcpipe.runtime.header import Header
-from hpcpipe.simulate import UsualTimes
+from hpcpipe.simulate.costs import emulated_costs
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.work import Work, inlets
 
@@ -21,7 +20,7 @@ from hpcpipe.train.work import Work, inlets
 def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Work:
     """Build the parts of this rank; nothing here allocates more than its messages."""
     stage = mesh.place.stage
-    times = usual_times(job, layout)
+    times = emulated_costs(job).times
     synthetic = SyntheticStage(
         device,
         placement=layout.schedule.placement,
@@ -30,25 +29,6 @@ def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clo
         message_bytes=layout.boundary_bytes,
     )
     return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))
-
-
-def usual_times(job: Job, layout: Layout) -> UsualTimes:
-    """Return the drawn times of a job's tasks, for the emulated device and the simulator alike."""
-    section = job.device
-    assert isinstance(section, EmulatedSection)
-
-    def ns(key: str) -> list[float]:
-        return [section.of(key, stage) * NS_PER_MS for stage in range(job.parallel.pipeline)]  # type: ignore[arg-type]
-
-    return UsualTimes(
-        forward=ns("forward_ms"),
-        backward=ns("backward_ms"),
-        weight=ns("weight_ms"),
-        chunks=layout.schedule.placement.chunks,
-        split=layout.schedule.split,
-        compute=compute_model(job.variability),
-        seed=job.variability.seed,
-    )
 
 
 def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:

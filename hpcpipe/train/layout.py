@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcpipe.job import Job
+from hpcpipe.job.planned import needs_sizes, schedule_of
 from hpcpipe.job.schema import Emulated, Gpt, Text
-from hpcpipe.plan import Limits, Schedule, chunk_profile, in_flight_caps
-from hpcpipe.plan.hints import FAMILIES, SPLIT
+from hpcpipe.plan import Schedule
 from hpcpipe.plan.slots import Source, most_held, sources
+from hpcpipe.simulate.costs import Machine, emulated_costs
 
 if TYPE_CHECKING:
     from hpcpipe.models import Layer
@@ -35,7 +36,8 @@ class Layout:
     @classmethod
     def of(cls, job: Job) -> "Layout":
         """Lay out a checked job."""
-        schedule, slots = _schedule(job), job.comm.slots if isinstance(job.comm.slots, int) else None
+        schedule = schedule_of(job, activation_bytes=_activation_bytes(job))
+        slots = job.comm.slots if isinstance(job.comm.slots, int) else None
         if isinstance(job.device, Emulated):
             nothing = [()] * schedule.placement.stages
             return cls((), nothing, schedule, slots, job.device.message_bytes)
@@ -100,33 +102,12 @@ def tokens_per_step(job: Job) -> int:
     return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data * job.data.seq_len
 
 
-def _schedule(job: Job) -> Schedule:
-    """Return the schedule of every step; a fixed order needs no caps, it bounds itself."""
-    settings = job.schedule
-    family = FAMILIES.get(settings.hint)
-    return Schedule(
-        hint=settings.hint,
-        dispatch=settings.dispatch,
-        placement=job.placement,
-        microbatches=job.batch.microbatches,
-        limits=_limits(job) if settings.dispatch == "ready" else (Limits(),) * job.parallel.pipeline,
-        split=settings.hint in SPLIT,
-        ordered=settings.accumulate == "ordered",
-        k=settings.k if family is not None and family.takes_k else None,
-    )
+def _activation_bytes(job: Job) -> Sequence[float] | None:
+    """Return what one micro-batch stashes on each stage, where a cap is given in bytes."""
+    if not needs_sizes(job):
+        return None
+    if isinstance(job.device, Emulated):
+        return emulated_costs(job).activation_bytes
+    from hpcpipe.train.sizes import analytic_costs_of
 
-
-def _limits(job: Job) -> tuple[Limits, ...]:
-    settings, placement, microbatches = job.schedule, job.placement, job.batch.microbatches
-    stages, chunks, split = placement.stages, placement.chunks, settings.hint in SPLIT
-    if placement.shape == "v" and (settings.in_flight, settings.stash) == ("equal-memory",) * 2:
-        profiles = (chunk_profile(stage=stage, stages=stages) for stage in range(stages))
-        return tuple(Limits(stash_by_chunk=profile) for profile in profiles)
-    flying = in_flight_caps(settings.in_flight, stages=stages, microbatches=microbatches)
-    stash: Sequence[int | None] = [None] * stages
-    if split:
-        whole = settings.stash if settings.stash != "equal-memory" else stages
-        stash = in_flight_caps(whole, stages=stages, microbatches=microbatches)
-    return tuple(
-        Limits(cap * chunks, None if most is None else most * chunks) for cap, most in zip(flying, stash, strict=True)
-    )
+    return analytic_costs_of(job, Machine()).activation_bytes

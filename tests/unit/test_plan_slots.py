@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, in_flight_caps
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task
+from hpcpipe.plan.caps import limits_for
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.slots import Source, sources
 from hpcpipe.plan.variability import Lognormal
@@ -18,12 +19,12 @@ def _schedule(hint, dispatch, stages, microbatches, *, stash=None, ordered=True,
     placement = (
         Placement(stages) if family is None else placement_of(hint, stages=stages, chunks=family.chunks or chunks)
     )
-    caps = in_flight_caps("equal-memory", stages=stages, microbatches=microbatches)
-    limits = tuple(
-        Limits() if dispatch == "fixed" else Limits(cap * placement.chunks, stash and stash * placement.chunks)
-        for cap in caps
-    )
     k = 2 if family is not None and family.takes_k else None
+    limits = (Limits(),) * stages
+    if dispatch == "ready":
+        limits = limits_for(
+            placement, hint=hint, microbatches=microbatches, split=hint in SPLIT, in_flight="1.5x", stash=stash, k=k
+        )
     return Schedule(hint, dispatch, placement, microbatches, limits, hint in SPLIT, ordered, k)
 
 
