@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hpcpipe.device.cpu import Cpu
-from hpcpipe.plan import Kind, Task
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task
+from hpcpipe.plan.slots import sources
 from hpcpipe.runtime import Inlet, Mailbox, Mesh, World
 
 STEPS = 50
@@ -64,6 +65,71 @@ def test_with_two_stages_activations_and_gradients_never_swap(comm, device):
         mailbox.free()
         mesh.free()
     pair.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("shape", ["round-robin", "v"])
+def test_with_two_stages_of_chunks_no_message_takes_the_place_of_another(comm, device, shape):
+    """The same rank is both neighbours in both directions, and the same micro-batches go all ways at once."""
+    pair = comm.Split(comm.rank // 2)
+    if pair.size == 2:
+        mesh = Mesh(pair, pipeline=2, data=1, tensor=1)
+        schedule = Schedule("bf", "ready", Placement(2, 4, shape), 3, (Limits(),) * 2)
+        inlets = [Inlet(*source) for source in sources(schedule, pair.rank)]
+        mailbox = Mailbox(mesh, inlets=inlets, payload_bytes=64, memory=device)
+        plan = schedule.stage_plan(pair.rank)
+
+        def value(step, task):
+            return float(1000 * step + 100 * task.kind + 10 * task.chunk + task.microbatch)
+
+        for step in range(STEPS):
+            for task in [Task(kind, m, chunk) for m in range(3) for chunk in range(4) for kind in (Kind.F, Kind.B)]:
+                follower = plan.follower(task)
+                if follower is not None and follower[0] != pair.rank:
+                    mailbox.send(*follower, torch.tensor(value(step, follower[1])), step=step)
+            seen = set()
+            while len(seen) < 3 * len(inlets) or mailbox.sending:
+                for neighbour, arrival in mailbox.poll()[0]:
+                    task = Task(neighbour.feeds, arrival.header.microbatch, neighbour.chunk)
+                    assert arrival.header.step == step
+                    assert arrival.value.item() == value(step, task)
+                    seen.add(task)
+                    mailbox.release(task, arrival.slot)
+            assert {(task.kind, task.chunk) for task in seen} == {(inlet.feeds, inlet.chunk) for inlet in inlets}
+            pair.Barrier()
+        mailbox.free()
+        mesh.free()
+    pair.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_for_one_chunk_passes_those_that_wait_for_the_slots_of_another(comm, device):
+    """However large: chunk 0's two slots stay full, three more of its messages wait, and chunk 1's comes through."""
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    numbers = 1 << 17
+    stage = mesh.place.stage
+    inlets = [Inlet(Kind.F, chunk, stage - 1, 2) for chunk in range(2)] if stage == 1 else []
+    mailbox = Mailbox(mesh, inlets=inlets, payload_bytes=4 * numbers, memory=device)
+    if stage == 0:
+        for m in range(5):
+            mailbox.send(1, Task(Kind.F, m, 0), torch.full((numbers,), float(m)), step=0)
+        mailbox.send(1, Task(Kind.F, 0, 1), torch.full((numbers,), 9.0), step=0)
+        _drain(mailbox)
+    if stage == 1:
+        held, passed = [], []
+        while not passed:
+            for neighbour, arrival in mailbox.poll()[0]:
+                (passed if neighbour.chunk else held).append(arrival)
+        assert passed[0].value[-1] == 9.0
+        seen = 0
+        while seen < 5:
+            for arrival in held:
+                assert arrival.value[-1] == arrival.header.microbatch == seen
+                mailbox.release(Task(Kind.F, seen, 0), arrival.slot)
+                seen += 1
+            held = [arrival for _, arrival in mailbox.poll()[0]]
+    mailbox.free()
+    mesh.free()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,0 +1,137 @@
+"""Emulated devices on real ranks: what the log says of drawn times and delays, and messages that nothing holds up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcpipe.analyze import summarize
+from hpcpipe.events import FLAG_BACKWARD, open_run
+from hpcpipe.job import load_job
+from hpcpipe.job.drawn import delay_model
+from hpcpipe.plan import Kind, Task
+from hpcpipe.runtime import World
+from hpcpipe.simulate.costs import emulated_costs
+from hpcpipe.train import Layout, Origin, train
+
+JOB = """
+[job]
+name = "emulated"
+steps = 3
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = 2
+backward_ms = 4
+weight_ms = 2
+message_bytes = 4096
+[batch]
+microbatches = 6
+[variability]
+seed = 5
+"""
+
+
+def _run(comm, folder, *overrides):
+    """Run the job on all ranks; return it and, on rank 0, its log."""
+    path = folder / "job.toml"
+    path.write_text(JOB)
+    job = load_job(path, (f"parallel.pipeline={comm.size}", *overrides))
+    world = World(comm)
+    directory = Path(world.share(str(folder / "run")))
+    directory.mkdir(exist_ok=True)
+    world.barrier()
+    outcome = train(job, world=world, run_directory=directory, origin=Origin())
+    assert (outcome.exit_code, outcome.steps) == (0, job.run.steps)
+    world.barrier()
+    return job, open_run(directory) if comm.rank == 0 else None
+
+
+def _rows(log, kinds):
+    """Yield (stage, row) for the rows of some kinds; a row is a dictionary."""
+    for rank in log.ranks:
+        events = rank.events.take(np.isin(rank.events.kind, kinds))
+        names = ("kind", "step", "microbatch", "chunk", "t_ready", "t_start", "t_end", "peer", "nbytes", "flags")
+        for values in zip(*(getattr(events, name).tolist() for name in names), strict=True):
+            yield rank.header.stage, dict(zip(names, values, strict=True))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("hint", "dispatch"), [("1f1b", "fixed"), ("bfw", "ready"), ("zbv", "ready"), ("zbv", "fixed")]
+)
+def test_no_task_is_shorter_than_it_was_drawn_and_the_accounting_closes(comm, tmp_path, hint, dispatch):
+    variability = 'variability.compute={ model = "lognormal", sigma = 0.5 }'
+    job, log = _run(comm, tmp_path, f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"', variability)
+    if log is None:
+        return
+    times = emulated_costs(job).times
+    done = []
+    for stage, row in _rows(log, (Kind.F, Kind.B, Kind.W)):
+        task = Task(Kind(row["kind"]), row["microbatch"], row["chunk"])
+        assert row["t_end"] - row["t_start"] >= times.duration(row["step"], stage, task)
+        done.append((row["step"], stage, task))
+    kinds = 3 if job.splits else 2
+    assert len(done) == len(set(done)) == kinds * job.run.steps * comm.size * job.chunks * job.batch.microbatches
+    assert {rank.header.device for rank in log.ranks} == {"emulated"}
+    report = summarize(log)
+    assert all(sum(rank.classes.values()) == rank.wall_ns for rank in report.ranks)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_fixed_order_is_kept_although_tasks_run_beside_the_loop(comm, tmp_path):
+    job, log = _run(comm, tmp_path, 'schedule.hint="interleaved"', 'schedule.dispatch="fixed"', "job.steps=1")
+    if log is None:
+        return
+    schedule = Layout.of(job).schedule
+    for rank in log.ranks:
+        events = rank.events.take(np.isin(rank.events.kind, (Kind.F, Kind.B)))
+        columns = (events.kind.tolist(), events.microbatch.tolist(), events.chunk.tolist())
+        ran = tuple(Task(Kind(kind), microbatch, chunk) for kind, microbatch, chunk in zip(*columns, strict=True))
+        assert ran == schedule.order(rank.header.stage)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_messages_are_received_while_a_task_runs(comm, tmp_path):
+    """The last stage is ten times slower, so what its neighbour sends comes during its tasks."""
+    slow = f"device.forward_ms={[*[1.0] * (comm.size - 1), 10.0]}"
+    _, log = _run(comm, tmp_path, slow, 'schedule.hint="bf"', 'schedule.in_flight="2x"', "job.steps=1")
+    if log is None:
+        return
+    last = comm.size - 1
+    tasks = [(r["t_start"], r["t_end"]) for stage, r in _rows(log, (Kind.F, Kind.B)) if stage == last]
+    received = [r["t_end"] for stage, r in _rows(log, (Kind.RECV,)) if stage == last]
+    assert any(start < time < end for time in received for start, end in tasks)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("overtaking", [True, False])
+def test_every_message_is_handed_out_after_its_drawn_delay_and_in_order_where_links_are(comm, tmp_path, overtaking):
+    network = f'{{ model = "lognormal", base_ms = 2.0, sigma = 1.5, overtaking = {str(overtaking).lower()} }}'
+    job, log = _run(comm, tmp_path, f"variability.network={network}", 'schedule.hint="bf"', 'schedule.in_flight="2x"')
+    if log is None:
+        return
+    delay = delay_model(job.variability)
+    links = {}
+    for stage, row in _rows(log, (Kind.RECV,)):
+        kind = Kind.B if row["flags"] & FLAG_BACKWARD else Kind.F
+        where = {"seed": job.variability.seed, "step": row["step"], "source": row["peer"], "target": stage}
+        drawn = delay.of(row["t_ready"], task=Task(kind, row["microbatch"], row["chunk"]), **where)
+        assert row["t_end"] - row["t_ready"] >= round(drawn)
+        links.setdefault((row["peer"], stage), []).append((row["t_ready"], row["t_end"]))
+    in_order = [[end for _, end in sorted(link)] == sorted(end for _, end in link) for link in links.values()]
+    assert all(in_order) != overtaking
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("hint", "dispatch"), [("interleaved", "fixed"), ("interleaved", "ready"), ("zbv", "ready")])
+def test_chunks_exchange_messages_of_a_mebibyte_both_ways_without_a_hang(comm, tmp_path, hint, dispatch):
+    """Sends of that size end only when they are received (pytorch 127332)."""
+    fast = ("device.forward_ms=0.2", "device.backward_ms=0.4", "device.weight_ms=0.2", "device.message_bytes=1048576")
+    _, log = _run(comm, tmp_path, f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"', *fast)
+    if log is not None:
+        sizes = {row["nbytes"] for _, row in _rows(log, (Kind.RECV, Kind.SEND))}
+        assert sizes == {1 << 20}
