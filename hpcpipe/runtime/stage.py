@@ -5,6 +5,7 @@ adds them can choose the order of addition.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +29,13 @@ class Batches(Protocol):
 
     def targets(self, microbatch: int) -> torch.Tensor:
         """Return what the loss compares with."""
+
+
+class Pending(Protocol):
+    """The weight gradients of one backward that are still to be computed."""
+
+    def compute(self, parameters: Sequence[torch.Tensor], folded: Gradients) -> Gradients:
+        """Return the gradients of `parameters`; `folded` is what the backward has given for them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,23 @@ class Stage:
 
     Parameters
     ----------
-    split
-        Whether weight gradients are handed over by W, later than the input gradients of B.
+    recording
+        Where weight gradients are tasks of their own (W): what records them in a backward, so that B gives the input
+        gradient and they are computed and handed over later.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], *, batches: Batches | None, split: bool = False) -> None:
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        *,
+        batches: Batches | None,
+        recording: Callable[[], AbstractContextManager[Pending]] | None = None,
+    ) -> None:
         self._chunks = chunks
         self._batches = batches
-        self._split = split
+        self._recording = recording
         self._stash: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._pending: dict[tuple[int, int], Gradients] = {}
+        self._pending: dict[tuple[int, int], tuple[Pending, Gradients]] = {}
         self._losses: dict[int, torch.Tensor] = {}
 
     @property
@@ -98,7 +113,8 @@ class Stage:
             return Finished(self._forward(step, microbatch, number, chunk, received))
         if kind is Kind.B:
             return Finished(self._backward(microbatch, number, chunk, received))
-        chunk.sink(microbatch, self._pending.pop((microbatch, number)))
+        pending, folded = self._pending.pop((microbatch, number))
+        chunk.sink(microbatch, pending.compute(chunk.parameters, folded))
         return Finished()
 
     def loss(self) -> float:
@@ -134,12 +150,16 @@ class Stage:
         """Return the gradient of the chunk's input, or None at the begin of the chain."""
         entry, output = self._stash.pop((microbatch, number))
         inputs = [*chunk.parameters] if chunk.first else [entry, *chunk.parameters]
-        gradients: Gradients = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
+        if self._recording is None:
+            gradients: Gradients = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
+        else:
+            with self._recording() as pending:
+                gradients = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
         input_gradient = None
         if not chunk.first:
             input_gradient, *gradients = gradients
-        if self._split:
-            self._pending[microbatch, number] = gradients
-        else:
+        if self._recording is None:
             chunk.sink(microbatch, gradients)
+        else:
+            self._pending[microbatch, number] = pending, gradients
         return input_gradient

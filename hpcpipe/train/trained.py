@@ -10,6 +10,7 @@ from hpcpipe.device.cpu import Cpu
 from hpcpipe.job import Job
 from hpcpipe.job.schema import Gpt, Text
 from hpcpipe.models import build, next_token_loss
+from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Mailbox, Mesh
 from hpcpipe.runtime.stage import Chunk, Stage
@@ -25,6 +26,10 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
     """Build the parts of this rank."""
     place, schedule = mesh.place, layout.schedule
     built = [build(layout.layers, piece, seed=job.run.seed) for piece in layout.pieces[place.stage]]
+    if schedule.split:
+        for modules in built:
+            for module in modules:
+                deferrable(module)
     parameters = [  # torch lists a shared one once
         [p for p in nn.ModuleList(modules).parameters() if p.requires_grad] for modules in built
     ]
@@ -55,7 +60,9 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         )
     has_data = any(chunk.first or chunk.loss is not None for chunk in chunks)
     return Work(
-        stage=Stage(chunks, batches=_batches(job, mesh) if has_data else None, split=schedule.split),
+        stage=Stage(
+            chunks, batches=_batches(job, mesh) if has_data else None, recording=recording if schedule.split else None
+        ),
         buckets=buckets,
         mailbox=Mailbox(mesh, inlets=inlets(layout, place.stage), payload_bytes=layout.boundary_bytes, memory=device),
         modules=[module for modules in built for module in modules],

@@ -72,7 +72,8 @@ def test_no_task_is_shorter_than_it_was_drawn_and_the_accounting_closes(comm, tm
     done = []
     for stage, row in _rows(log, (Kind.F, Kind.B, Kind.W)):
         task = Task(Kind(row["kind"]), row["microbatch"], row["chunk"])
-        assert row["t_end"] - row["t_start"] >= times.duration(row["step"], stage, task)
+        drawn = times.duration(row["step"], stage, task)
+        assert row["t_end"] - row["t_start"] >= 0.999 * drawn  # the reader stretches times by the clocks' drift
         done.append((row["step"], stage, task))
     kinds = 3 if job.splits else 2
     assert len(done) == len(set(done)) == kinds * job.run.steps * comm.size * job.chunks * job.batch.microbatches
@@ -115,12 +116,13 @@ def test_every_message_is_handed_out_after_its_drawn_delay_and_in_order_where_li
     if log is None:
         return
     delay = delay_model(job.variability)
+    uncertain = {rank.rank: rank.clock.uncertainty for rank in log.ranks}
     links = {}
     for stage, row in _rows(log, (Kind.RECV,)):
         kind = Kind.B if row["flags"] & FLAG_BACKWARD else Kind.F
         where = {"seed": job.variability.seed, "step": row["step"], "source": row["peer"], "target": stage}
         drawn = delay.of(row["t_ready"], task=Task(kind, row["microbatch"], row["chunk"]), **where)
-        assert row["t_end"] - row["t_ready"] >= round(drawn)
+        assert row["t_end"] - row["t_ready"] >= drawn - uncertain[stage] - uncertain[row["peer"]]
         links.setdefault((row["peer"], stage), []).append((row["t_ready"], row["t_end"]))
     in_order = [[end for _, end in sorted(link)] == sorted(end for _, end in link) for link in links.values()]
     assert all(in_order) != overtaking
