@@ -10,6 +10,7 @@ from hpcpipe.runtime.clock import now
 
 _SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
 _YIELDS = 20
+_WAKING = 50e-6  # what a sleep may take too long
 _FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 500e-6
 
 
@@ -53,6 +54,6 @@ class Waiting:
         if due is None or self._mode != "sleep":
             self.idle(due)
             return
-        left = due - now()
+        left = (due - now()) * 1e-9 - _WAKING
         if left > 0:
-            time.sleep(min(_LONGEST_SLEEP, left * 1e-9))
+            time.sleep(min(_LONGEST_SLEEP, left))

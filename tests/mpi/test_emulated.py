@@ -1,5 +1,6 @@
 """Emulated devices on real ranks: what the log says of drawn times and delays, and messages that nothing holds up."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ seed = 5
 """
 
 
-def _run(comm, folder, *overrides):
+def _run(comm, folder, *overrides, before_step=lambda _step, _rank: None):
     """Run the job on all ranks; return it and, on rank 0, its log."""
     path = folder / "job.toml"
     path.write_text(JOB)
@@ -44,7 +45,7 @@ def _run(comm, folder, *overrides):
     directory = Path(world.share(str(folder / "run")))
     directory.mkdir(exist_ok=True)
     world.barrier()
-    outcome = train(job, world=world, run_directory=directory, origin=Origin())
+    outcome = train(job, world=world, run_directory=directory, origin=Origin(), before_step=before_step)
     assert (outcome.exit_code, outcome.steps) == (0, job.run.steps)
     world.barrier()
     return job, open_run(directory) if comm.rank == 0 else None
@@ -137,3 +138,45 @@ def test_chunks_exchange_messages_of_a_mebibyte_both_ways_without_a_hang(comm, t
     if log is not None:
         sizes = {row["nbytes"] for _, row in _rows(log, (Kind.RECV, Kind.SEND))}
         assert sizes == {1 << 20}
+
+
+class _HeldBack:
+    """A mailbox's poll that keeps the first that comes for chunk 1 until a task of chunk 0 has been started."""
+
+    def __init__(self, rank, *, patience):
+        self._poll, self._start, self._patience = rank.mailbox.poll, rank.stage.start, patience
+        self._kept, self._give_up = [], None
+        self.passed = None
+        rank.mailbox.poll, rank.stage.start = self.poll, self.start
+
+    def start(self, step, task, received):
+        if self._kept and self.passed is None and task.chunk == 0:
+            self.passed = task
+        return self._start(step, task, received)
+
+    def poll(self):
+        arrivals, sent = self._poll()
+        if self._give_up is None or self._kept:
+            late = [pair for pair in arrivals if pair[0].chunk == 1]
+            arrivals = [pair for pair in arrivals if pair not in late]
+            if late and self._give_up is None:
+                self._give_up = time.monotonic() + self._patience
+            self._kept += late
+            if self._kept and (self.passed is not None or time.monotonic() > self._give_up):
+                arrivals, self._kept = arrivals + self._kept, []
+        return arrivals, sent
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_late_message_of_one_chunk_delays_no_ready_task_of_another(comm, tmp_path):
+    """The last stage is slow, so other forwards wait there when the first message for its chunk 1 comes."""
+    held = []
+
+    def hold(step, rank):
+        if step == 0 and comm.rank == comm.size - 1:
+            held.append(_HeldBack(rank, patience=10.0))
+
+    slow = f"device.forward_ms={[*[0.2] * (comm.size - 1), 10.0]}"
+    _run(comm, tmp_path, slow, 'schedule.hint="interleaved"', "batch.microbatches=12", "job.steps=1", before_step=hold)
+    if held:
+        assert held[0].passed is not None
