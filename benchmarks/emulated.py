@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=16)
     parser.add_argument("--steps", type=int, default=11, help="the first is left out")
+    parser.add_argument("--only", metavar="WORDS", help="only the cases whose names contain these words")
     parser.add_argument(
         "--realtime", action="store_true", help="run before everything else on this machine (needs root)"
     )
