@@ -70,6 +70,23 @@ def test_a_long_wait_sleeps_and_a_short_one_does_not(monkeypatch):
     assert len(slept) == count
 
 
+def test_a_wait_whose_end_is_known_never_sleeps_past_it(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr("hpcpipe.runtime.waiting.now", lambda: 1_000_000)
+    waiting = Waiting("sleep")
+    for _ in range(60):
+        waiting.idle(1_100_000)
+    for _ in range(10):
+        waiting.during(1_200_000)
+    assert len(slept) == 30
+    assert max(slept[:20]) == pytest.approx(100e-6)
+    assert max(slept[20:]) <= 200e-6
+    waiting.idle(999_000)
+    waiting.during(999_000)
+    assert slept[30:] == [0.0]
+
+
 @pytest.mark.parametrize("mode", ["spin", "yield"])
 def test_modes_for_clusters_never_sleep(monkeypatch, mode):
     monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("slept"))
