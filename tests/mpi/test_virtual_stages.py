@@ -56,7 +56,7 @@ def _by_layer(comm, result, job):
     named = {}
     if result is not None:
         layout = Layout.of(job)
-        names = [layout.layers[i].name for piece in layout.pieces[comm.rank] for i in piece]
+        names = [layout.layers[i].name for piece in layout.pieces[comm.rank // job.parallel.data] for i in piece]
         for name, module in zip(names, result[2].modules, strict=True):
             named |= {f"{name}.{inner}": value.detach().clone() for inner, value in module.named_parameters()}
     gathered = comm.gather(named)
@@ -98,3 +98,29 @@ def test_every_hint_has_the_losses_of_torch_and_the_bits_of_1f1b(comm, tmp_path,
         assert result[0] == pytest.approx(losses, rel=1e-6)
         assert parameters.keys() == expected.keys()
         assert all(torch.equal(parameters[name], expected[name]) for name in expected)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ("model.dropout=0.2",),
+        ("batch.microbatches=1",),  # fewer than stages, and no multiple of them
+        ("batch.microbatches=5", "parallel.split=[1, 3, 1, 3]"),
+        ("parallel.data=2", "comm.bucket_mb=0.02"),
+    ],
+)
+def test_chunks_keep_the_bits_with_dropout_replicas_uneven_pieces_and_few_microbatches(comm, tmp_path, extra):
+    if "parallel.data=2" in extra and comm.size < 4:
+        pytest.skip("needs 4 ranks")
+    extra = [*extra, "job.steps=3"]
+    plain = [setting for setting in extra if "split" not in setting]
+    settings = [*_settings(2, "1f1b", "fixed"), *plain]
+    expected = _by_layer(comm, train_on(comm, tmp_path, *settings), load(tmp_path, *settings))
+    for seed, (hint, dispatch) in enumerate([("zbv", "ready"), ("interleaved", "ready"), ("interleaved", "fixed")]):
+        settings = [*_settings(2, hint, dispatch), *extra]
+        result = train_on(comm, tmp_path, *settings, before_step=_disturb(seed))
+        parameters = _by_layer(comm, result, load(tmp_path, *settings))
+        if comm.rank == 0:
+            assert parameters.keys() == expected.keys()
+            assert all(torch.equal(parameters[name], expected[name]) for name in expected)
