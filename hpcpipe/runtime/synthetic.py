@@ -40,7 +40,8 @@ class SyntheticStage:
         self._ends |= {(Kind.W, chunk) for chunk in range(placement.chunks)}
 
     def load(self, step: int) -> None:
-        """Do nothing: there is no data."""
+        """Ask for a first time: who decides on a step's admission does it now, not within a task."""
+        self._duration(step, Task(Kind.F, 0))
 
     def start(self, step: int, task: Task, received: memoryview | None) -> Running:
         """Start a task on the device."""

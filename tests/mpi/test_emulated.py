@@ -9,7 +9,7 @@ import pytest
 from hpcpipe.analyze import summarize
 from hpcpipe.events import FLAG_BACKWARD, open_run
 from hpcpipe.job import load_job
-from hpcpipe.job.drawn import delay_model
+from hpcpipe.job.drawn import compute_model, delay_model
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import World
 from hpcpipe.simulate.costs import emulated_costs
@@ -180,3 +180,18 @@ def test_a_late_message_of_one_chunk_delays_no_ready_task_of_another(comm, tmp_p
     _run(comm, tmp_path, slow, 'schedule.hint="interleaved"', "batch.microbatches=12", "job.steps=1", before_step=hold)
     if held:
         assert held[0].passed is not None
+
+
+@pytest.mark.mpi(min_size=2)
+def test_micro_batches_of_known_cost_enter_in_the_order_of_the_rule(comm, tmp_path):
+    settings = ('variability.compute={ model = "microbatch", sigma = 1.0 }', 'schedule.admission="ascending"')
+    job, log = _run(comm, tmp_path, *settings, 'schedule.hint="gpipe"', 'schedule.dispatch="fixed"', "job.steps=2")
+    if log is None:
+        return
+    cost = compute_model(job.variability)
+    for step in range(2):
+        factors = sorted(cost.factor(seed=5, step=step, microbatch=m) for m in range(6))
+        rows = [row for stage, row in _rows(log, (Kind.F,)) if stage == 0 and row["step"] == step]
+        assert [row["microbatch"] for row in rows] == list(range(6))
+        for factor, row in zip(factors, rows, strict=True):
+            assert row["t_end"] - row["t_start"] >= 0.999 * factor * 2e6
