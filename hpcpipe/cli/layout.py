@@ -14,31 +14,40 @@ if TYPE_CHECKING:
 def describe(job: "Job", layout: Layout) -> str:
     """Return in two lines what is about to be trained."""
     sizes, schedule = job.parallel, job.schedule
-    parameters = sum(layout.num_parameters(stage) for stage in range(sizes.pipeline))
     shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
+    chunks = layout.schedule.placement.chunks
+    shape += f", {chunks} chunks each" if chunks > 1 else ""
+    if layout.layers:
+        what = f"{sum(layout.num_parameters(stage) for stage in range(sizes.pipeline)) / 1e6:.2f} M parameters"
+        size = f" of {job.batch.microbatch_size} sequences"
+    else:
+        what, size = "an emulated model (times are drawn, nothing is computed)", ""
+    held = "forwards of a chunk" if chunks > 1 else "of them"
     return (
-        f"{job.run.name}: {parameters / 1e6:.2f} M parameters on {sizes.ranks} ranks ({shape}); dispatch "
-        f"{schedule.dispatch}, hint {schedule.hint}\n"
-        f"{job.batch.microbatches} micro-batches of {job.batch.microbatch_size} sequences a step and replica, at most "
-        f"{' '.join(map(str, layout.bounds))} in flight by stage"
+        f"{job.run.name}: {what} on {sizes.ranks} ranks ({shape}); dispatch {schedule.dispatch}, hint {schedule.hint}\n"
+        f"{job.batch.microbatches} micro-batches{size} a step and replica, at most "
+        f"{' '.join(map(str, layout.bounds))} {held} in flight by stage"
     )
 
 
 def print_layout(job: "Job") -> None:
     """Print the stages: layers, parameters, micro-batches in flight and what they stash at the boundary."""
     layout = Layout.of(job)
+    chunks = layout.schedule.placement.chunks
     table = Table(title=f"{job.run.name}: {job.parallel.ranks} ranks, nothing started")
-    for heading in ("stage", "layers", "parameters", "share of cost", "in flight at most", "input stash MiB"):
+    costs = [sum(layout.layers[i].cost for piece in stage for i in piece) for stage in layout.pieces]
+    headings = ["stage", *(["layers", "parameters", "share of cost"] if layout.layers else [])]
+    for heading in (*headings, "in flight at most" + (" (chunks)" if chunks > 1 else ""), "input stash MiB"):
         table.add_column(heading, justify="right")
-    costs = [sum(layout.layers[i].cost for i in stage) for stage in layout.stages]
-    for number, (stage, cost, bound) in enumerate(zip(layout.stages, costs, layout.bounds, strict=True)):
-        first, last = layout.layers[stage.start].name, layout.layers[stage.stop - 1].name
-        table.add_row(
-            str(number),
-            first if first == last else f"{first} … {last}",
-            f"{layout.num_parameters(number):,}",
-            f"{cost / sum(costs):.1%}",
-            str(bound),
-            f"{bound * layout.boundary_bytes / 2**20:.1f}",
-        )
+    for number, (stage, cost, bound) in enumerate(zip(layout.pieces, costs, layout.bounds, strict=True)):
+        cells = [str(number)]
+        if layout.layers:
+            names = "\n".join(_names(layout, piece) for piece in stage)
+            cells += [names, f"{layout.num_parameters(number):,}", f"{cost / sum(costs):.1%}"]
+        table.add_row(*cells, str(bound), f"{bound * layout.boundary_bytes / 2**20:.1f}")
     make_console().print(table)
+
+
+def _names(layout: Layout, piece: range) -> str:
+    first, last = layout.layers[piece.start].name, layout.layers[piece.stop - 1].name
+    return first if first == last else f"{first} … {last}"

@@ -68,5 +68,7 @@ class Bar:
 
 
 def _words(metrics: StepMetrics) -> str:
+    if not metrics.tokens:  # an emulated model has neither loss nor tokens
+        return f"{metrics.step_ns * 1e-6:.1f} ms"
     rate = metrics.tokens / (metrics.step_ns * 1e-9)
     return f"loss {metrics.loss:.4f}  {metrics.step_ns * 1e-6:.0f} ms  {rate:,.0f} tokens/s"

@@ -23,9 +23,9 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
     """Write `report.txt` and the pictures, and print the same to the terminal unless quiet."""
     console = make_console()
     if not quiet:
-        console.print(
-            f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in {outcome.steps} steps", highlight=False
-        )
+        emulated = job.device.kind == "emulated"
+        loss = "" if emulated else f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in "
+        console.print(f"{loss}{outcome.steps} {'emulated ' if emulated else ''}steps", highlight=False)
     if outcome.exit_code == ExitCode.DIVERGED:
         console.print(
             f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"

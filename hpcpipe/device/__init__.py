@@ -1,5 +1,9 @@
-"""Where tasks run: when one is done, where buffers live, how much memory was used."""
+"""Where tasks run: when one is done, where buffers live, how much memory was used.
 
-from hpcpipe.device.cpu import Cpu
+`cpu` needs torch and is imported where it is meant; the rest needs no array library.
+"""
 
-__all__ = ["Cpu"]
+from hpcpipe.device.emulated import Emulated
+from hpcpipe.device.running import Finished, Running
+
+__all__ = ["Emulated", "Finished", "Running"]

@@ -6,9 +6,25 @@ It knows torch but neither MPI nor the plan.
 import os
 import platform
 import resource
+from math import prod
 from pathlib import Path
 
 import torch
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+        torch.bool,
+    )
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Cpu:
@@ -27,6 +43,23 @@ class Cpu:
     def buffer(self, num_bytes: int) -> torch.Tensor:
         """Return bytes for a message. torch aligns them to 64, so a payload behind a 64-byte header is aligned too."""
         return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def view(self, buffer: torch.Tensor) -> memoryview:
+        """Return a buffer's bytes."""
+        return buffer.numpy().data
+
+    def describe(self, value: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+        """Return the name of a tensor's type and its shape."""
+        return _NAMES.get(value.dtype) or str(value.dtype), tuple(value.shape)
+
+    def store(self, value: torch.Tensor, buffer: torch.Tensor, at: int) -> None:
+        """Copy a tensor into a buffer from byte `at` on."""
+        buffer[at : at + value.nbytes].view(value.dtype).view(value.shape).copy_(value)
+
+    def load(self, buffer: torch.Tensor, at: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor that is a view of a buffer."""
+        kind = _DTYPES[dtype]
+        return buffer[at : at + kind.itemsize * prod(shape)].view(kind).view(shape)
 
     def peak_bytes(self) -> int:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""

@@ -14,6 +14,7 @@ from hpcpipe.job.words import listing, show
 from hpcpipe.plan import RULES
 from hpcpipe.plan.caps import harmful
 from hpcpipe.plan.hints import FAMILIES, SPLIT
+from hpcpipe.plan.slots import sources
 
 CHECKS = Rules()
 
@@ -258,11 +259,45 @@ def _a_fixed_order_has_the_slots_that_it_fills(job: Job, _: int | None) -> Itera
     slots, stages, hint = job.comm.slots, job.parallel.pipeline, job.schedule.hint
     if job.schedule.dispatch != "fixed" or isinstance(slots, str) or stages == 1 or hint in RULES:
         return
-    filled = max(job.peaks().stash[1:])  # the first stage receives no activations
+    filled = max(job.peaks().stash[1 if job.chunks == 1 else 0 :])  # with one chunk stage 0 receives no activations
     if slots < filled:
         yield Problem(
             ("comm", "slots"),
             f"slots = {slots} cannot hold the {filled} micro-batches that the fixed order {hint} keeps in "
             "flight: the run would never end",
             f'set slots to at least {filled} or to "auto", or dispatch = "ready"',
+        )
+
+
+@CHECKS.needs(
+    "comm.slots",
+    "schedule.dispatch",
+    "schedule.hint",
+    "schedule.k",
+    "schedule.in_flight",
+    "schedule.stash",
+    "parallel.pipeline",
+    "parallel.chunks",
+    "batch.microbatches",
+)
+def _chunks_and_late_weights_have_the_slots_that_they_fill(job: Job, _: int | None) -> Iterator[Problem]:
+    """Refuse slots that others than the oldest micro-batch fill, where these may have to wait for it."""
+    slots, hint = job.comm.slots, job.schedule.hint
+    if job.schedule.dispatch != "ready" or isinstance(slots, str) or not (job.splits or job.chunks > 1):
+        return
+    if needs_sizes(job):
+        needed = job.batch.microbatches
+    else:
+        try:
+            schedule = schedule_of(job)
+        except ValueError:  # said elsewhere
+            return
+        stages = range(job.parallel.pipeline)
+        needed = max((source.slots for stage in stages for source in sources(schedule, stage)), default=0)
+    if slots < needed:
+        yield Problem(
+            ("comm", "slots"),
+            f"slots = {slots} cannot hold the {needed} micro-batches that hint = {show(hint)} may keep at an edge: the "
+            "run might never end",
+            f'set slots to at least {needed} or to "auto"',
         )

@@ -89,6 +89,12 @@ class Schedule:
             replicated=replicated,
         )
 
+    def order(self, stage: int) -> tuple[Task, ...]:
+        """Return the order of a stage; only where the hint is one."""
+        hint = self._hint(stage)
+        assert isinstance(hint, Order), f"{self.hint} is no order"
+        return hint.tasks
+
     def _hint(self, stage: int) -> Hint:
         if self.orders is not None:
             return Order(self.hint, self.orders[stage])

@@ -57,6 +57,8 @@ class StagePlan:
         self._stage = stage
         self._microbatches = microbatches
         self._policy = policy
+        self.frees = Kind.W if split else Kind.B
+        """The kind of task whose end frees what its micro-batch held."""
         self._split = split
         self._ordered = ordered
         self._buckets = buckets
@@ -122,7 +124,7 @@ class StagePlan:
             for chunk in self._chunks:
                 if not had_room[chunk] and self.flight.room(chunk):
                     self._room_at[chunk] = now
-        if task.kind is (Kind.W if self._split else Kind.B):
+        if task.kind is self.frees:
             self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
             self._add(Task(Kind.UPDATE, task.microbatch), now)

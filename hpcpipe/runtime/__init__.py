@@ -1,13 +1,17 @@
-"""Real time on top of plan/: the ranks, their messages, the engine that runs tasks as the plan chooses them."""
+"""Real time on top of plan/: the ranks, their messages, the engine that runs tasks as the plan chooses them.
+
+`stage` needs torch and is imported where it is meant; the rest needs no array library but numpy.
+"""
 
 from hpcpipe.runtime.clock import compare_clocks, now
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
+from hpcpipe.runtime.late import LateMailbox
 from hpcpipe.runtime.ledger import Ledger
-from hpcpipe.runtime.mailbox import Mailbox
+from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
 from hpcpipe.runtime.peers import Peer, PeerWatch
-from hpcpipe.runtime.stage import Stage
+from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.world import World
 
@@ -15,16 +19,19 @@ __all__ = [
     "Engine",
     "Failure",
     "FailureGuard",
+    "Inlet",
+    "LateMailbox",
     "Ledger",
     "Mailbox",
     "Mesh",
+    "NoBuckets",
     "Peer",
     "PeerLostError",
     "PeerWatch",
     "Place",
     "Recorder",
-    "Stage",
     "StepTimes",
+    "SyntheticStage",
     "Waiting",
     "World",
     "choose_poll",

@@ -1,22 +1,22 @@
-"""The loop of one rank: poll, choose, run, send, until the step's tasks are done; every one leaves an event.
+"""The loop of one rank: poll, choose, start, send, until the step's tasks are done; every one leaves an event.
 
-The engine only executes. What may run and in which order is decided in plan/, what a task computes in stage.py.
+The engine only executes. What may run and in which order is decided in plan/, what a task computes is the stage's. A
+started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
+from hpcpipe.device import Finished, Running
 from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
-from hpcpipe.runtime.channel import Arrival
+from hpcpipe.runtime.channel import Arrival, Neighbour
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.header import Header
-from hpcpipe.runtime.mailbox import Mailbox, Neighbour
-from hpcpipe.runtime.stage import Stage
+from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.waiting import Waiting
 
 FLAG_BACKWARD = 1
+_DONE = Finished()
 
 
 class Recorder(Protocol):
@@ -39,6 +39,23 @@ class Recorder(Protocol):
         flags: int = 0,
     ) -> None:
         """Keep one event; cheap, without input or output."""
+
+
+class Stage(Protocol):
+    """What the tasks of one rank do. Values that go from task to task are the device's own and opaque here."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether this rank reads inputs or targets."""
+
+    def load(self, step: int) -> None:
+        """Read the step's micro-batches."""
+
+    def start(self, step: int, task: Task, received: Any) -> Running:
+        """Start an F, B or W; its result is the value for the task that follows it in the chain.
+
+        `received` is what the task before it in the chain gave, None where the chain begins or the stage keeps it.
+        """
 
 
 class Buckets(Protocol):
@@ -69,8 +86,14 @@ class _Wait(NamedTuple):
     since: int
 
 
+class _Dispatched(NamedTuple):
+    choice: Choice
+    ready_at: int
+    began: int
+
+
 class Engine:
-    """Runs steps on one rank."""
+    """Runs steps on one rank, one task at a time."""
 
     def __init__(
         self,
@@ -80,6 +103,7 @@ class Engine:
         buckets: Buckets,
         recorder: Recorder,
         waiting: Waiting,
+        number: int,
         make_plan: Callable[[], StagePlan],
     ) -> None:
         self._stage = stage
@@ -87,25 +111,30 @@ class Engine:
         self._buckets = buckets
         self._recorder = recorder
         self._waiting = waiting
+        self._number = number
         self._make_plan = make_plan
         self._plan = make_plan()
         self._step = -1
         self._received: dict[Task, Arrival] = {}
+        self._handed: dict[Task, Any] = {}
         self._early: list[tuple[Task, Arrival]] = []
-        self._collectives: dict[Task, tuple[Choice, int, int]] = {}
+        self._collectives: dict[Task, _Dispatched] = {}
+        self._running: tuple[_Dispatched, Running] | None = None
         self._wait: _Wait | None = None
         self._last_arrival: tuple[Neighbour, Arrival] | None = None
 
     def run_step(self, step: int) -> StepTimes:
         """Run all tasks of one step on this rank."""
         begin = self._begin(step)
-        while not self._plan.done:
+        plan = self._plan
+        while not plan.done:
             self._poll()
-            choice = self._plan.choose()
-            if choice is None:
-                self._idle()
+            if self._running is not None:
+                self._look(*self._running)
+            elif (choice := plan.choose()) is not None:
+                self._start(choice)
             else:
-                self._run(choice)
+                self._idle()
         self._end_wait()
         return StepTimes(begin, now())
 
@@ -130,19 +159,22 @@ class Engine:
 
     def _poll(self) -> None:
         arrivals, sent = self._mailbox.poll()
-        noticed = now()
         self._last_arrival = None
-        for neighbour, arrival in arrivals:
-            self._last_arrival = neighbour, arrival
-            self._record_message(Kind.RECV, neighbour, arrival.header, arrival.posted, noticed)
-            task = Task(neighbour.feeds, arrival.header.microbatch, arrival.header.chunk)
-            if arrival.header.step == self._step:
-                self._deliver(task, arrival)
-            else:
-                assert arrival.header.step == self._step + 1, f"a message of step {arrival.header.step} in {self._step}"
-                self._early.append((task, arrival))
-        for neighbour, entry in sent:
-            self._record_message(Kind.SEND, neighbour, entry.header, entry.posted, noticed)
+        if arrivals or sent:
+            noticed = now()
+            for neighbour, arrival in arrivals:
+                self._last_arrival = neighbour, arrival
+                self._record_message(Kind.RECV, neighbour, arrival.header, arrival.posted, noticed)
+                task = Task(neighbour.feeds, arrival.header.microbatch, neighbour.chunk)
+                if arrival.header.step == self._step:
+                    self._deliver(task, arrival)
+                else:
+                    assert arrival.header.step == self._step + 1, (
+                        f"a message of step {arrival.header.step} in {self._step}"
+                    )
+                    self._early.append((task, arrival))
+            for neighbour, entry in sent:
+                self._record_message(Kind.SEND, neighbour, entry.header, entry.posted, noticed)
         for task in self._buckets.test() if self._collectives else ():
             self._finish_collective(task)
 
@@ -150,21 +182,41 @@ class Engine:
         self._received[task] = arrival
         self._plan.deliver(task, now())
 
-    def _run(self, choice: Choice) -> None:
+    def _start(self, choice: Choice) -> None:
         task = choice.task
         self._end_wait()
-        ready_at = self._plan.start(task)
-        began = now()
+        dispatched = _Dispatched(choice, self._plan.start(task), now())
         if task.kind in (Kind.RS, Kind.AG):
-            self._collectives[task] = choice, ready_at, began
+            self._collectives[task] = dispatched
             self._buckets.start(task)
             return
-        output = self._compute(task)
+        if task.kind is Kind.UPDATE:
+            self._buckets.update(task.microbatch, self._step)
+            running: Running = _DONE
+        else:
+            arrival = self._received.get(task)
+            received = self._handed.pop(task, None) if arrival is None else arrival.value
+            running = self._stage.start(self._step, task, received)
+        self._look(dispatched, running)
+
+    def _look(self, dispatched: _Dispatched, running: Running) -> None:
+        """Finish the task if the device has done it; else let it run and wait a little."""
+        if running.done():
+            self._running = None
+            self._finish(dispatched, running.result())
+        elif self._running is None:
+            self._running = dispatched, running
+        else:
+            self._waiting.during(running.due)
+
+    def _finish(self, dispatched: _Dispatched, output: Any) -> None:
+        (task, rank_in_hint, ready_count), ready_at, began = dispatched
         ended = now()
-        self._plan.finish(task, ended)
+        plan = self._plan
         if output is not None:
-            self._mailbox.send(task.kind, output, step=self._step, microbatch=task.microbatch, chunk=task.chunk)
-        if task.kind is Kind.B:
+            self._pass_on(task, output)
+        plan.finish(task, ended)
+        if task.kind is plan.frees:
             self._release(task)
         self._recorder.event(
             task.kind,
@@ -174,30 +226,31 @@ class Engine:
             ready_at,
             began,
             ended,
-            rank_in_hint=choice.rank_in_hint,
-            ready_count=choice.ready_count,
+            rank_in_hint=rank_in_hint,
+            ready_count=ready_count,
         )
         self._waiting.busy()
 
-    def _compute(self, task: Task) -> torch.Tensor | None:
-        if task.kind is Kind.UPDATE:
-            self._buckets.update(task.microbatch, self._step)
-            return None
-        arrival = self._received.get(task)
-        tensor = arrival.tensor if arrival else None
-        if task.kind is Kind.F:
-            return self._stage.forward(self._step, task.microbatch, tensor)
-        return self._stage.backward(task.microbatch, tensor)
+    def _pass_on(self, task: Task, output: Any) -> None:
+        """Send what a task gave to the stage that needs it, or keep it if that is this one."""
+        follower = self._plan.follower(task)
+        assert follower is not None, f"nobody needs what {task} gave"
+        stage, feeds = follower
+        if stage == self._number:
+            self._handed[feeds] = output
+        else:
+            self._mailbox.send(stage, feeds, output, step=self._step)
 
-    def _release(self, backward: Task) -> None:
-        """Give back the slots of the gradient and of the stashed input, which the backward was the last to need."""
-        for task in (backward, backward._replace(kind=Kind.F)):
+    def _release(self, last: Task) -> None:
+        """Give back the slots of the gradient and of the stashed input, which the task was the last to need."""
+        for kind in (Kind.B, Kind.F):
+            task = Task(kind, last.microbatch, last.chunk)
             arrival = self._received.pop(task, None)
             if arrival is not None:
-                self._mailbox.release(task.kind, arrival.slot)
+                self._mailbox.release(task, arrival.slot)
 
     def _finish_collective(self, task: Task) -> None:
-        choice, ready_at, began = self._collectives.pop(task)
+        (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
         ended = now()
         self._plan.finish(task, ended)
         self._recorder.event(
@@ -209,8 +262,8 @@ class Engine:
             began,
             ended,
             nbytes=self._buckets.num_bytes(task.microbatch),
-            rank_in_hint=choice.rank_in_hint,
-            ready_count=choice.ready_count,
+            rank_in_hint=rank_in_hint,
+            ready_count=ready_count,
         )
         self._waiting.busy()
 
@@ -219,7 +272,7 @@ class Engine:
         if self._wait is None or self._wait.reason is not reason:
             self._end_wait()
             self._wait = _Wait(reason, now())
-        self._waiting.idle()
+        self._waiting.idle(self._mailbox.due)
 
     def _end_wait(self) -> None:
         if self._wait is None:

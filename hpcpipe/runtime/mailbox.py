@@ -1,60 +1,75 @@
-"""All messages of one rank: what arrived from both neighbours, what was sent, found by one `Testsome` a poll.
+"""All messages of one rank: what arrived from its neighbours, what was sent, found by one `Testsome` a poll.
 
-It moves tensors and knows nothing of schedules.
+It moves values and knows nothing of schedules.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-import torch
 from mpi4py import MPI  # starting a mailbox starts MPI
 
-from hpcpipe.plan import Kind
-from hpcpipe.runtime.channel import Allocator, Arrival, ReceiveChannel, SendChannel, Sent
+from hpcpipe.plan import Kind, Task
+from hpcpipe.runtime.channel import Arrival, Memory, Neighbour, Outbox, ReceiveChannel, Sent
 from hpcpipe.runtime.failure import PeerLostError
 from hpcpipe.runtime.mesh import Mesh
 
+Mail = tuple[list[tuple[Neighbour, Arrival]], list[tuple[Neighbour, Sent]]]
+"""What has arrived and what has been sent."""
 
-class Neighbour(NamedTuple):
-    """A channel, the world rank at its other end, and what its messages feed: `Kind.F` or `Kind.B`."""
+
+class Inlet(NamedTuple):
+    """Where the messages for one kind of task of one chunk come from, and the slots that await them.
+
+    There are enough slots when they hold all that the sender may send and the receiver keep at a time; then no message
+    waits for another.
+    """
 
     feeds: Kind
-    peer: int
+    chunk: int
+    stage: int
+    slots: int
 
 
 class Mailbox:
     """The channels of one stage.
 
+    Activations and gradients have communicators of their own, and every chunk has its own tag and slots: with two
+    stages or a ring the same rank is at both ends of several edges, and nothing may swap or block (compare
+    Megatron-LM 5271 and pytorch 188833).
+
     Parameters
     ----------
-    forward_slots, backward_slots
-        Receive slots for activations and for gradients: the in-flight bound of the stage that sends them.
+    inlets
+        One for every kind and chunk that is fed from another stage.
     payload_bytes
-        The largest tensor that crosses either edge.
+        The largest value that crosses an edge.
     """
 
-    def __init__(
-        self, mesh: Mesh, *, forward_slots: int, backward_slots: int, payload_bytes: int, allocator: Allocator
-    ) -> None:
-        place = mesh.place
-        self._receives: list[tuple[Neighbour, ReceiveChannel]] = []
-        self._sends: dict[Kind, tuple[Neighbour, SendChannel]] = {}
-        edges = [] if place.first else [(place.stage - 1, Kind.F, Kind.B, mesh.forward, mesh.backward, forward_slots)]
-        edges += [] if place.last else [(place.stage + 1, Kind.B, Kind.F, mesh.backward, mesh.forward, backward_slots)]
-        for stage, arriving, leaving, receive_comm, send_comm, slots in edges:
-            peer = place.rank_of(stage)
-            receive = ReceiveChannel(receive_comm, stage, slots=slots, payload_bytes=payload_bytes, allocator=allocator)
-            send = SendChannel(send_comm, stage, payload_bytes=payload_bytes, allocator=allocator)
-            self._receives.append((Neighbour(arriving, peer), receive))
-            self._sends[leaving] = (Neighbour(leaving, peer), send)
-        self._receive_requests = [request for _, channel in self._receives for request in channel.requests]
-        self._owner = [(pair, slot) for pair in self._receives for slot in range(len(pair[1].requests))]
+    due: int | None = None
+    """When the next message that is held back is handed out; this mailbox holds nothing back."""
+
+    def __init__(self, mesh: Mesh, *, inlets: Iterable[Inlet], payload_bytes: int, memory: Memory) -> None:
+        self._rank_of = mesh.place.rank_of
+        comms = {Kind.F: mesh.forward, Kind.B: mesh.backward}
+        self._channels: dict[tuple[Kind, int], ReceiveChannel] = {}
+        self._owners: list[tuple[Neighbour, ReceiveChannel, int]] = []
+        self._receive_requests: list[MPI.Request] = []
+        for feeds, chunk, stage, slots in inlets:
+            channel = ReceiveChannel(
+                comms[feeds], stage, chunk=chunk, slots=slots, payload_bytes=payload_bytes, memory=memory
+            )
+            neighbour = Neighbour(feeds, chunk, self._rank_of(stage))
+            self._channels[feeds, chunk] = channel
+            self._owners += [(neighbour, channel, slot) for slot in range(slots)]
+            self._receive_requests += channel.requests
+        self._outbox = Outbox(comms, payload_bytes=payload_bytes, memory=memory)
 
     @property
     def sending(self) -> bool:
         """Whether a send has not completed."""
-        return any(channel.requests for _, channel in self._sends.values())
+        return bool(self._outbox.requests)
 
-    def poll(self) -> tuple[list[tuple[Neighbour, Arrival]], list[tuple[Neighbour, Sent]]]:
+    def poll(self) -> Mail:
         """Return what has arrived and what has been sent since the last poll; never blocks.
 
         Raises
@@ -62,38 +77,35 @@ class Mailbox:
         PeerLostError
             MPI reports that a message cannot be completed.
         """
-        sends = [(pair, index) for pair in self._sends.values() for index in range(len(pair[1].requests))]
-        requests = self._receive_requests + [pair[1].requests[index] for pair, index in sends]
+        requests = self._receive_requests + self._outbox.requests
         try:
             indices = MPI.Request.Testsome(requests) if requests else None
         except MPI.Exception as error:
-            peers = ", ".join(f"rank {neighbour.peer}" for neighbour, _ in self._receives)
+            peers = ", ".join(f"rank {peer}" for peer in sorted({neighbour.peer for neighbour, *_ in self._owners}))
             raise PeerLostError(f"messages with {peers} failed; most likely one of them has died") from error
         if not indices:
             return [], []
-        num_receives = len(self._receive_requests)
-        arrivals = [
-            (neighbour, channel.take(slot))
-            for (neighbour, channel), slot in (self._owner[i] for i in indices if i < num_receives)
-        ]
-        completed: dict[Kind, list[int]] = {}
-        for (neighbour, _), index in (sends[i - num_receives] for i in indices if i >= num_receives):
-            completed.setdefault(neighbour.feeds, []).append(index)
-        sent = []
-        for feeds, positions in completed.items():
-            neighbour, channel = self._sends[feeds]
-            sent += [(neighbour, entry) for entry in channel.complete(positions)]
-        return arrivals, sent
+        receives = len(self._owners)
+        arrivals = []
+        completed = []
+        for index in indices:
+            if index < receives:
+                neighbour, channel, slot = self._owners[index]
+                arrivals.append((neighbour, channel.take(slot)))
+            else:
+                completed.append(index - receives)
+        return arrivals, self._outbox.complete(completed) if completed else []
 
-    def send(self, feeds: Kind, tensor: torch.Tensor, *, step: int, microbatch: int, chunk: int = 0) -> None:
-        """Post a send to the neighbour whose F or B the tensor feeds."""
-        self._sends[feeds][1].send(tensor, step=step, microbatch=microbatch, chunk=chunk)
+    def send(self, stage: int, feeds: Task, value: Any, *, step: int) -> None:
+        """Post a send to the stage whose task the value feeds."""
+        neighbour = Neighbour(feeds.kind, feeds.chunk, self._rank_of(stage))
+        self._outbox.send(neighbour, stage, value, step=step, microbatch=feeds.microbatch)
 
-    def release(self, feeds: Kind, slot: int) -> None:
-        """Give a slot back: its tensor is no longer needed."""
-        next(channel for neighbour, channel in self._receives if neighbour.feeds is feeds).release(slot)
+    def release(self, feeds: Task, slot: int) -> None:
+        """Give a slot back: what it holds is no longer needed."""
+        self._channels[feeds.kind, feeds.chunk].release(slot)
 
     def free(self) -> None:
         """Cancel what is posted and free all requests."""
-        for _, channel in self._receives:
+        for channel in self._channels.values():
             channel.free()

@@ -6,8 +6,11 @@ On a cluster every rank has its cores and spins; on a laptop with more ranks tha
 import os
 import time
 
+from hpcpipe.runtime.clock import now
+
 _SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
 _YIELDS = 20
+_WAKING = 50e-6  # what a sleep may take too long
 _FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 500e-6
 
 
@@ -35,13 +38,22 @@ class Waiting:
         self._empty = 0
         self._sleep = _FIRST_SLEEP
 
-    def idle(self) -> None:
-        """Wait a little, longer the longer nothing has come."""
+    def idle(self, due: int | None = None) -> None:
+        """Wait a little, longer the longer nothing has come, but not past `due` (ns) where that is known."""
         self._empty += 1
         if self._empty <= self._spins:
             return
         if self._mode == "yield" or self._empty <= self._spins + _YIELDS:
             os.sched_yield()
             return
-        time.sleep(self._sleep)
+        time.sleep(self._sleep if due is None else max(0.0, min(self._sleep, (due - now()) * 1e-9)))
         self._sleep = min(2 * self._sleep, _LONGEST_SLEEP)
+
+    def during(self, due: int | None) -> None:
+        """Wait a little for a task that runs; where its end is known there is nothing to hurry for before."""
+        if due is None or self._mode != "sleep":
+            self.idle(due)
+            return
+        left = (due - now()) * 1e-9 - _WAKING
+        if left > 0:
+            time.sleep(min(_LONGEST_SLEEP, left))

@@ -72,7 +72,7 @@ class FusionBuckets:
     Parameters
     ----------
     parameters
-        In the order of the forward.
+        Those of every chunk, in the order of the forward; no bucket holds parameters of two.
     comm
         The replicas of this stage.
     bucket_bytes
@@ -83,15 +83,19 @@ class FusionBuckets:
 
     def __init__(
         self,
-        parameters: Sequence[torch.nn.Parameter],
+        parameters: Sequence[Sequence[torch.nn.Parameter]],
         *,
         comm: "MPI.Intracomm",
         bucket_bytes: int,
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
     ) -> None:
-        groups = _fuse(parameters, bucket_bytes)
-        self._buckets = [Bucket(group, comm=comm, make_optimizer=make_optimizer) for group in groups]
+        self._of_chunk: list[list[Bucket]] = [[] for _ in parameters]
+        self._buckets: list[Bucket] = []
+        for chunk in reversed(range(len(parameters))):
+            for group in _fuse(parameters[chunk], bucket_bytes):
+                self._of_chunk[chunk].append(Bucket(group, comm=comm, make_optimizer=make_optimizer))
+            self._buckets += self._of_chunk[chunk]
         self._parameters = parameters
         self._rate = rate
         self._started: list[Task] = []
@@ -104,13 +108,13 @@ class FusionBuckets:
         """The squared gradient norm of this replica's shards at their last update."""
         return sum(bucket.square_norm for bucket in self._buckets)
 
-    def add(self, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
-        """Add one micro-batch's gradients, or start a new sum with them; None stands for zeros."""
+    def add(self, chunk: int, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
+        """Add one micro-batch's gradients of a chunk, or start a new sum with them; None stands for zeros."""
         whole = [
             torch.zeros_like(parameter) if gradient is None else gradient.contiguous()
-            for parameter, gradient in zip(self._parameters, gradients, strict=True)
+            for parameter, gradient in zip(self._parameters[chunk], gradients, strict=True)
         ]
-        for bucket in self._buckets:
+        for bucket in self._of_chunk[chunk]:
             pack([whole[i] for i in bucket.indices], bucket.gradients[: bucket.numel], accumulate=not first)
 
     def start(self, task: Task) -> None:

@@ -1,38 +1,51 @@
-"""What a job means on its ranks before any of them starts: layers, parameters and caps of every stage.
+"""What a job means on its ranks before any of them starts: layers, parameters, schedule and slots of every stage.
 
-The dry run prints it and the trainer builds from it, so they cannot disagree.
+The dry run prints it and the trainer builds from it, so they cannot disagree. A synthetic model needs no torch here.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from hpcpipe.job import Job
-from hpcpipe.job.schema import Gpt, Text
-from hpcpipe.models import Layer, build, cut, gpt_layers
-from hpcpipe.plan import ORDERS, Limits, Placement, Schedule, check_order, in_flight_caps
+from hpcpipe.job.planned import needs_sizes, schedule_of
+from hpcpipe.job.schema import Emulated, Gpt, Text
+from hpcpipe.plan import Schedule
+from hpcpipe.plan.slots import Source, most_held, sources
+from hpcpipe.simulate.costs import Machine, emulated_costs
+
+if TYPE_CHECKING:
+    from hpcpipe.models import Layer
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The stages of a job.
 
-    `bounds` is how many micro-batches each stage can have in flight: its cap, or the peak of a fixed order.
-    `boundary_bytes` is the size of the activation that crosses between stages.
+    `pieces` are the layers of every stage by chunk; empty where the model is synthetic. `slots` is the number of
+    receive buffers of an edge that the job asks for, None for as many as may be needed. `boundary_bytes` is the size of
+    the activation that crosses between virtual stages.
     """
 
-    layers: Sequence[Layer]
-    stages: Sequence[range]
-    bounds: tuple[int, ...]
+    layers: "Sequence[Layer]"
+    pieces: Sequence[Sequence[range]]
+    schedule: Schedule
+    slots: int | None
     boundary_bytes: int
 
     @classmethod
     def of(cls, job: Job) -> "Layout":
         """Lay out a checked job."""
-        assert isinstance(job.model, Gpt)
-        assert isinstance(job.data, Text)
-        model, data, stages, microbatches = job.model, job.data, job.parallel.pipeline, job.batch.microbatches
+        schedule = schedule_of(job, activation_bytes=_activation_bytes(job))
+        slots = job.comm.slots if isinstance(job.comm.slots, int) else None
+        if isinstance(job.device, Emulated):
+            nothing = [()] * schedule.placement.stages
+            return cls((), nothing, schedule, slots, job.device.message_bytes)
+        from hpcpipe.models import cut, gpt_layers
+
+        model, data, placement = job.model, job.data, schedule.placement
+        assert isinstance(model, Gpt)
+        assert isinstance(data, Text)
         layers = gpt_layers(
             layers=model.layers,
             dim=model.dim,
@@ -42,33 +55,59 @@ class Layout:
             dropout=model.dropout,
             seq_len=data.seq_len,
         )
-        if job.schedule.dispatch == "fixed":
-            order = ORDERS[job.schedule.hint]
-            orders = [order(stage=s, stages=stages, microbatches=microbatches) for s in range(stages)]
-            peaks = check_order(orders, placement=Placement(stages), microbatches=microbatches, split=False)
-            bounds = peaks.in_flight
-        else:
-            bounds = in_flight_caps(job.schedule.in_flight, stages=stages, microbatches=microbatches)
+        chain = cut(layers, placement.virtual_stages, job.parallel.split)
         return cls(
             layers=layers,
-            stages=cut(layers, stages, job.parallel.split),
-            bounds=bounds,
+            pieces=[
+                [chain[placement.virtual(stage, chunk)] for chunk in range(placement.chunks)]
+                for stage in range(placement.stages)
+            ],
+            schedule=schedule,
+            slots=slots,
             boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
         )
 
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """How many forwards of a chunk each stage can have in flight: its cap, or what a fixed order has."""
+        return tuple(self._bound(stage) for stage in range(self.schedule.placement.stages))
+
     def num_parameters(self, stage: int) -> int:
         """Return how many parameters a stage has; counts without giving them memory."""
+        if not self.pieces[stage]:
+            return 0
+        import torch
+
+        from hpcpipe.models import build
+
         with torch.device("meta"):
-            modules = build(self.layers, self.stages[stage], seed=0)
+            modules = [module for piece in self.pieces[stage] for module in build(self.layers, piece, seed=0)]
         return sum(p.numel() for module in modules for p in module.parameters())
 
-    def schedule(self, job: Job) -> Schedule:
-        """Return the schedule of every step; a fixed order needs no caps, it bounds itself."""
-        fixed = job.schedule.dispatch == "fixed"
-        return Schedule(
-            hint=job.schedule.hint,
-            dispatch=job.schedule.dispatch,
-            placement=Placement(job.parallel.pipeline),
-            microbatches=job.batch.microbatches,
-            limits=tuple(Limits() if fixed else Limits(in_flight=bound) for bound in self.bounds),
-        )
+    def sources(self, stage: int) -> tuple[Source, ...]:
+        """Return where a stage's messages come from, with the slots that they get."""
+        found = sources(self.schedule, stage)
+        return found if self.slots is None else tuple(source._replace(slots=self.slots) for source in found)
+
+    def _bound(self, stage: int) -> int:
+        chunks = sum(held.in_flight for held in most_held(self.schedule, stage))
+        together = self.schedule.limits[stage].in_flight
+        return chunks if together is None else min(chunks, together)
+
+
+def tokens_per_step(job: Job) -> int:
+    """Return the tokens of the global batch; synthetic data has none."""
+    if not isinstance(job.data, Text):
+        return 0
+    return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data * job.data.seq_len
+
+
+def _activation_bytes(job: Job) -> Sequence[float] | None:
+    """Return what one micro-batch stashes on each stage, where a cap is given in bytes."""
+    if not needs_sizes(job):
+        return None
+    if isinstance(job.device, Emulated):
+        return emulated_costs(job).activation_bytes
+    from hpcpipe.train.sizes import analytic_costs_of
+
+    return analytic_costs_of(job, Machine()).activation_bytes

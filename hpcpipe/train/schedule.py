@@ -1,6 +1,10 @@
 """Learning-rate schedules: pure functions of the step, so that a resumed run continues exactly."""
 
+from collections.abc import Callable
+from functools import partial
 from math import cos, pi
+
+from hpcpipe.job import Job
 
 
 def learning_rate(step: int, *, peak: float, schedule: str, warmup: int, steps: int) -> float:
@@ -15,3 +19,14 @@ def learning_rate(step: int, *, peak: float, schedule: str, warmup: int, steps: 
         return peak
     progress = (step - warmup) / max(1, steps - warmup)
     return peak * 0.5 * (1.0 + cos(pi * progress))
+
+
+def rate_of(job: Job) -> Callable[[int], float]:
+    """Return the learning rate of a job by step."""
+    return partial(
+        learning_rate,
+        peak=job.optimizer.lr,
+        schedule=job.optimizer.schedule,
+        warmup=job.optimizer.warmup,
+        steps=job.run.steps,
+    )

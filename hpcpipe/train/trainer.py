@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from hpcpipe.device import Cpu
 from hpcpipe.events import EventWriter, LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
@@ -31,9 +30,11 @@ from hpcpipe.runtime import (
     compare_clocks,
 )
 from hpcpipe.train.environment import describe_environment
-from hpcpipe.train.layout import Layout
+from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
-from hpcpipe.train.rank import NoLog, Rank, tokens_per_step
+from hpcpipe.train.rank import NoLog, Rank
+from hpcpipe.train.schedule import rate_of
+from hpcpipe.train.work import make_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,12 @@ class _Loop:
         cleanup: ExitStack,
     ) -> None:
         cleanup.callback(self.close_files)
-        self._job, self._mesh, self._world = job, mesh, world
-        device = Cpu(sharing_ranks=mesh.sharing_ranks)
-        poll = choose_poll(job.comm.poll, sharing_ranks=mesh.sharing_ranks)
+        self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
+        self._emulated = job.device.kind == "emulated"
+        device = make_device(job, sharing_ranks=mesh.sharing_ranks)
+        poll: str = job.comm.poll
+        if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
+            poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
         self._log: EventWriter | None = None
         self._metrics_file: MetricsFile | None = None
@@ -142,10 +146,19 @@ class _Loop:
         if world.rank == 0:
             write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
         self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
-        self._log = _open_log(job, mesh, world, run_directory, origin, device) if job.events.on else None
-        self._compare_clocks()
+        self._log = _open_log(job, mesh, world, run_directory, origin, device.name) if job.events.on else None
+        offset = self._compare_clocks()
         waiting = Waiting(poll)
-        self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log or NoLog())
+        self._rate = rate_of(job)
+        self.rank = Rank(
+            job,
+            layout,
+            mesh=mesh,
+            device=device,
+            waiting=waiting,
+            recorder=self._log or NoLog(),
+            clock_shifts=_clock_shifts(world, offset),
+        )
         self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
@@ -189,10 +202,11 @@ class _Loop:
         write_whole(run_directory / "environment.json", _json(environment))
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
-    def _compare_clocks(self) -> None:
+    def _compare_clocks(self) -> int:
         sample = compare_clocks(self._mesh.world)
         if self._log is not None:
             self._log.clock(*sample)
+        return sample.offset
 
     def _settle(self, times: list[StepTimes]) -> bool:
         """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
@@ -200,22 +214,22 @@ class _Loop:
         if sums is None:
             return True
         step = len(self._losses)
-        loss, square_norm = sums
+        loss, square_norm = (math.nan, math.nan) if self._emulated else sums
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
             step=step,
             loss=loss,
             grad_norm=math.sqrt(square_norm) if square_norm >= 0 else math.nan,
-            lr=self.rank.rate(step),
+            lr=self._rate(step),
             tokens=tokens_per_step(self._job),
             step_ns=times[step].end - times[step].begin,
             hint=settings.hint,
-            k=0,
+            k=self._layout.schedule.k or 0,
             dispatch=settings.dispatch,
         )
         self._write(metrics, times[step])
-        return math.isfinite(loss)
+        return self._emulated or math.isfinite(loss)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None:
@@ -239,7 +253,7 @@ class _Loop:
             self._reporter.step(metrics)
 
 
-def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu) -> EventWriter:
+def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: str) -> EventWriter:
     place = mesh.place
     header = LogHeader(
         job_toml=job.to_toml(),
@@ -249,7 +263,7 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
         rank=world.rank,
         coords=(place.stage, place.replica, place.slice),
         host=world.host,
-        device=device.name,
+        device=device,
         started_utc=datetime.now(UTC).isoformat(),
         job_id=origin.job_id,
         restart=origin.restart,
@@ -259,6 +273,12 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
     return EventWriter(
         run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression
     )
+
+
+def _clock_shifts(world: World, offset: int) -> dict[int, int]:
+    """Return by rank what to add to its times to get this rank's; ranks of one host share a clock (collective)."""
+    others = world.collect([world.host, offset])
+    return {rank: 0 if host == world.host else offset - theirs for rank, (host, theirs) in enumerate(others)}
 
 
 def _json(value: object) -> str:

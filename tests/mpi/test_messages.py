@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from hpcpipe.device import Cpu
-from hpcpipe.plan import Kind
-from hpcpipe.runtime import Mailbox, Mesh, World
+from hpcpipe.device.cpu import Cpu
+from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task
+from hpcpipe.plan.slots import sources
+from hpcpipe.runtime import Inlet, Mailbox, Mesh, World
 
 STEPS = 50
 
@@ -15,12 +16,26 @@ def device():
     return Cpu(sharing_ranks=4)
 
 
+def _mailbox(mesh, device, *, slots, payload_bytes):
+    """Return the mailbox of a plain pipeline of one chunk a stage."""
+    stage = mesh.place.stage
+    inlets = [] if mesh.place.first else [Inlet(Kind.F, 0, stage - 1, slots)]
+    inlets += [] if mesh.place.last else [Inlet(Kind.B, 0, stage + 1, slots)]
+    return Mailbox(mesh, inlets=inlets, payload_bytes=payload_bytes, memory=device)
+
+
+def _send(mailbox, mesh, feeds, tensor, *, step, microbatch):
+    stage = mesh.place.stage + (1 if feeds is Kind.F else -1)
+    mailbox.send(stage, Task(feeds, microbatch), tensor, step=step)
+
+
 def _poll_until(mailbox, count, seen):
     while len(seen) < count:
         arrivals, _ = mailbox.poll()
         for neighbour, arrival in arrivals:
-            seen.append((neighbour.feeds, arrival.header.microbatch, arrival.tensor.clone()))
-            mailbox.release(neighbour.feeds, arrival.slot)
+            task = Task(neighbour.feeds, arrival.header.microbatch, neighbour.chunk)
+            seen.append((neighbour.feeds, task.microbatch, arrival.value.clone()))
+            mailbox.release(task, arrival.slot)
 
 
 def _drain(mailbox):
@@ -35,12 +50,12 @@ def test_with_two_stages_activations_and_gradients_never_swap(comm, device):
     if pair.size == 2:
         mesh = Mesh(pair, pipeline=2, data=1, tensor=1)
         shape = (3, 1000)
-        mailbox = Mailbox(mesh, forward_slots=4, backward_slots=4, payload_bytes=4 * 3000, allocator=device)
+        mailbox = _mailbox(mesh, device, slots=4, payload_bytes=4 * 3000)
         mine, theirs = (Kind.F, Kind.B) if pair.rank == 0 else (Kind.B, Kind.F)
         for step in range(STEPS):
             for m in range(4):
                 value = 1000.0 * step + 10 * m + float(mine)
-                mailbox.send(mine, torch.full(shape, value), step=step, microbatch=m)
+                _send(mailbox, mesh, mine, torch.full(shape, value), step=step, microbatch=m)
             seen = []
             _poll_until(mailbox, 4, seen)
             for feeds, m, tensor in seen:
@@ -53,9 +68,74 @@ def test_with_two_stages_activations_and_gradients_never_swap(comm, device):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("shape", ["round-robin", "v"])
+def test_with_two_stages_of_chunks_no_message_takes_the_place_of_another(comm, device, shape):
+    """The same rank is both neighbours in both directions, and the same micro-batches go all ways at once."""
+    pair = comm.Split(comm.rank // 2)
+    if pair.size == 2:
+        mesh = Mesh(pair, pipeline=2, data=1, tensor=1)
+        schedule = Schedule("bf", "ready", Placement(2, 4, shape), 3, (Limits(),) * 2)
+        inlets = [Inlet(*source) for source in sources(schedule, pair.rank)]
+        mailbox = Mailbox(mesh, inlets=inlets, payload_bytes=64, memory=device)
+        plan = schedule.stage_plan(pair.rank)
+
+        def value(step, task):
+            return float(1000 * step + 100 * task.kind + 10 * task.chunk + task.microbatch)
+
+        for step in range(STEPS):
+            for task in [Task(kind, m, chunk) for m in range(3) for chunk in range(4) for kind in (Kind.F, Kind.B)]:
+                follower = plan.follower(task)
+                if follower is not None and follower[0] != pair.rank:
+                    mailbox.send(*follower, torch.tensor(value(step, follower[1])), step=step)
+            seen = set()
+            while len(seen) < 3 * len(inlets) or mailbox.sending:
+                for neighbour, arrival in mailbox.poll()[0]:
+                    task = Task(neighbour.feeds, arrival.header.microbatch, neighbour.chunk)
+                    assert arrival.header.step == step
+                    assert arrival.value.item() == value(step, task)
+                    seen.add(task)
+                    mailbox.release(task, arrival.slot)
+            assert {(task.kind, task.chunk) for task in seen} == {(inlet.feeds, inlet.chunk) for inlet in inlets}
+            pair.Barrier()
+        mailbox.free()
+        mesh.free()
+    pair.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_for_one_chunk_passes_those_that_wait_for_the_slots_of_another(comm, device):
+    """However large: chunk 0's two slots stay full, three more of its messages wait, and chunk 1's comes through."""
+    mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
+    numbers = 1 << 17
+    stage = mesh.place.stage
+    inlets = [Inlet(Kind.F, chunk, stage - 1, 2) for chunk in range(2)] if stage == 1 else []
+    mailbox = Mailbox(mesh, inlets=inlets, payload_bytes=4 * numbers, memory=device)
+    if stage == 0:
+        for m in range(5):
+            mailbox.send(1, Task(Kind.F, m, 0), torch.full((numbers,), float(m)), step=0)
+        mailbox.send(1, Task(Kind.F, 0, 1), torch.full((numbers,), 9.0), step=0)
+        _drain(mailbox)
+    if stage == 1:
+        held, passed = [], []
+        while not passed:
+            for neighbour, arrival in mailbox.poll()[0]:
+                (passed if neighbour.chunk else held).append(arrival)
+        assert passed[0].value[-1] == 9.0
+        seen = 0
+        while seen < 5:
+            for arrival in held:
+                assert arrival.value[-1] == arrival.header.microbatch == seen
+                mailbox.release(Task(Kind.F, seen, 0), arrival.slot)
+                seen += 1
+            held = [arrival for _, arrival in mailbox.poll()[0]]
+    mailbox.free()
+    mesh.free()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_message_says_what_it_is_so_shapes_types_and_order_are_free(comm, device):
     mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
-    mailbox = Mailbox(mesh, forward_slots=3, backward_slots=3, payload_bytes=4096, allocator=device)
+    mailbox = _mailbox(mesh, device, slots=3, payload_bytes=4096)
     tensors = {
         5: torch.arange(12, dtype=torch.int64).view(3, 4),
         2: torch.tensor([True, False, True]),
@@ -65,7 +145,7 @@ def test_a_message_says_what_it_is_so_shapes_types_and_order_are_free(comm, devi
     }
     if not mesh.place.last:
         for m, tensor in tensors.items():
-            mailbox.send(Kind.F, tensor, step=0, microbatch=m)
+            _send(mailbox, mesh, Kind.F, tensor, step=0, microbatch=m)
     if not mesh.place.first:
         seen = []
         _poll_until(mailbox, len(tensors), seen)
@@ -81,21 +161,22 @@ def test_a_message_says_what_it_is_so_shapes_types_and_order_are_free(comm, devi
 def test_few_slots_carry_many_messages_and_none_is_seen_twice(comm, device):
     """A completed persistent request tests as complete for ever; the channel must not believe it."""
     mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
-    mailbox = Mailbox(mesh, forward_slots=2, backward_slots=2, payload_bytes=64, allocator=device)
+    mailbox = _mailbox(mesh, device, slots=2, payload_bytes=64)
     total = 2000
     expected = (0 if mesh.place.first else total) + (0 if mesh.place.last else total)
     seen, sent, under_way = [], 0, 8
     while len(seen) < expected or sent < total or mailbox.sending:
         for feeds, skip in ((Kind.F, mesh.place.last), (Kind.B, mesh.place.first)):
             if not skip and sent < total:
-                mailbox.send(feeds, torch.tensor([float(sent)]), step=0, microbatch=sent)
+                _send(mailbox, mesh, feeds, torch.tensor([float(sent)]), step=0, microbatch=sent)
         sent = min(total, sent + 1)
         while True:
             arrivals, _ = mailbox.poll()
             for neighbour, arrival in arrivals:
-                assert arrival.tensor.item() == arrival.header.microbatch
-                seen.append((neighbour.feeds, arrival.header.microbatch))
-                mailbox.release(neighbour.feeds, arrival.slot)
+                task = Task(neighbour.feeds, arrival.header.microbatch)
+                assert arrival.value.item() == task.microbatch
+                seen.append((task.kind, task.microbatch))
+                mailbox.release(task, arrival.slot)
             if sent - len(seen) / max(1, expected / total) < under_way or len(seen) >= expected:
                 break
     assert len(seen) == len(set(seen)) == expected
@@ -108,10 +189,10 @@ def test_few_slots_carry_many_messages_and_none_is_seen_twice(comm, device):
 @pytest.mark.mpi(min_size=2)
 def test_a_tensor_that_does_not_fit_the_slots_is_refused_with_both_sizes(comm, device):
     mesh = Mesh(comm, pipeline=comm.size, data=1, tensor=1)
-    mailbox = Mailbox(mesh, forward_slots=1, backward_slots=1, payload_bytes=64, allocator=device)
+    mailbox = _mailbox(mesh, device, slots=1, payload_bytes=64)
     if not mesh.place.last:
         with pytest.raises(ValueError, match=r"128 bytes .*64 bytes"):
-            mailbox.send(Kind.F, torch.zeros(32), step=0, microbatch=0)
+            _send(mailbox, mesh, Kind.F, torch.zeros(32), step=0, microbatch=0)
     mailbox.free()
     mesh.free()
 

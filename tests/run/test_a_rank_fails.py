@@ -18,7 +18,7 @@ END_WITHIN_S = 5.0
 
 def _environment(tmp_path, what):
     return {
-        "PYTHONPATH": str(FAULTS),
+        "PYTHONPATH": os.pathsep.join([str(FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "HPCPIPE_TEST_FAULT": f"{what}:{RANK}:3",
         "HPCPIPE_TEST_FAULT_TIME": str(tmp_path / "when"),
     }

@@ -176,3 +176,14 @@ def test_a_cap_that_is_known_to_be_slow_is_a_warning_with_its_place_and_no_fault
     result = CliRunner().invoke(main, ["validate", str(path), "--set", "schedule.in_flight=2"])
     assert result.exit_code == 0
     assert "warning: in_flight = 2" in result.stderr
+
+
+def test_slots_that_others_than_the_oldest_micro_batch_could_fill_are_refused(tmp_path: Path) -> None:
+    """Stage 0 may have 2 in flight and stage 1 stash 2 besides, so 4 of its activations may lie at stage 1."""
+    job = emulated(tmp_path)
+    fault = fault_of(job, "schedule.hint=bfw", "comm.slots=3")
+    assert (fault.key, fault.hint) == ("comm.slots", 'set slots to at least 4 or to "auto"')
+    assert load_job(job, ["schedule.hint=bfw", "comm.slots=4"])
+    assert load_job(job, ["schedule.hint=bf", "comm.slots=1"])
+    assert fault_of(job, "schedule.hint=bf", "parallel.chunks=2", "comm.slots=1").key == "comm.slots"
+    assert load_job(job, ["schedule.hint=bf", "parallel.chunks=2", "comm.slots=8", "batch.microbatches=8"])

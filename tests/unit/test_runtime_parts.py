@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from hpcpipe.device.cpu import Cpu
 from hpcpipe.runtime.header import HEADER_BYTES, Header
 from hpcpipe.runtime.mesh import Place
 from hpcpipe.runtime.waiting import Waiting, choose_poll
@@ -28,7 +29,9 @@ def test_every_rank_has_one_place_and_finds_its_neighbours(pipeline, data, tenso
 @pytest.mark.parametrize("shape", [(), (0,), (3, 4), (1, 2, 3, 4, 5, 6, 7, 8)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_a_header_survives_the_journey(shape, dtype):
-    header = Header(step=2**30, microbatch=7, chunk=3, sent=2**60, dtype=dtype, shape=shape)
+    name, described = Cpu(sharing_ranks=1).describe(torch.empty(shape, dtype=dtype))
+    assert described == shape
+    header = Header(step=2**30, microbatch=7, chunk=3, sent=2**60, dtype=name, shape=shape)
     buffer = memoryview(bytearray(HEADER_BYTES))
     header.pack_into(buffer)
     assert Header.unpack_from(buffer) == header
@@ -42,7 +45,8 @@ def test_bytes_that_are_no_header_are_refused():
 
 def test_tensors_that_cannot_be_described_are_refused():
     buffer = memoryview(bytearray(HEADER_BYTES))
-    for dtype, shape in ((torch.complex64, (1,)), (torch.float32, (1,) * 9)):
+    for tensor in (torch.zeros(1, dtype=torch.complex64), torch.zeros((1,) * 9)):
+        dtype, shape = Cpu(sharing_ranks=1).describe(tensor)
         with pytest.raises(ValueError, match="cannot send"):
             Header(0, 0, 0, 0, dtype, shape).pack_into(buffer)
 
@@ -64,6 +68,23 @@ def test_a_long_wait_sleeps_and_a_short_one_does_not(monkeypatch):
     for _ in range(20):
         waiting.idle()
     assert len(slept) == count
+
+
+def test_a_wait_whose_end_is_known_never_sleeps_past_it(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr("hpcpipe.runtime.waiting.now", lambda: 1_000_000)
+    waiting = Waiting("sleep")
+    for _ in range(60):
+        waiting.idle(1_100_000)
+    for _ in range(10):
+        waiting.during(1_200_000)
+    assert len(slept) == 30
+    assert max(slept[:20]) == pytest.approx(100e-6)
+    assert max(slept[20:]) <= 200e-6
+    waiting.idle(999_000)
+    waiting.during(999_000)
+    assert slept[30:] == [0.0]
 
 
 @pytest.mark.parametrize("mode", ["spin", "yield"])

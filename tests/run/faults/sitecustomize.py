@@ -17,11 +17,11 @@ if "HPCPIPE_TEST_FAULT" in os.environ and MY_RANK is not None:
     from hpcpipe.runtime.stage import Stage
 
     what, rank, at_step = os.environ["HPCPIPE_TEST_FAULT"].split(":")
-    forward = Stage.forward
+    start = Stage.start
 
-    def faulty(self, step, microbatch, received):
-        """Run the forward, or fail."""
-        if rank == MY_RANK and step == int(at_step) and microbatch == 1:
+    def faulty(self, step, task, received):
+        """Run the task, or fail."""
+        if rank == MY_RANK and step == int(at_step) and task.microbatch == 1:
             Path(os.environ["HPCPIPE_TEST_FAULT_TIME"]).write_text(repr(time.time()))
             if what == "raise":
                 raise ArithmeticError("this stage was told to fail")
@@ -33,6 +33,6 @@ if "HPCPIPE_TEST_FAULT" in os.environ and MY_RANK is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "segv":
                 ctypes.string_at(0)
-        return forward(self, step, microbatch, received)
+        return start(self, step, task, received)
 
-    Stage.forward = faulty
+    Stage.start = faulty

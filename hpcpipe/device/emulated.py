@@ -1,0 +1,80 @@
+"""A device that computes nothing: a task takes its time without using the core, so many ranks fit on few cores.
+
+Its messages are real bytes. It knows neither the plan nor how long a task should take, and it needs no array library.
+"""
+
+import ctypes
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A task that is done when its time has come."""
+
+    now: Callable[[], int]
+    due: int
+    output: memoryview | None
+
+    def done(self) -> bool:
+        """Return whether its time has come."""
+        return self.now() >= self.due
+
+    def result(self) -> memoryview | None:
+        """Return its output."""
+        return self.output
+
+
+class Emulated:
+    """Bytes for values, and the clock for a processor.
+
+    Parameters
+    ----------
+    now
+        The clock of the run, ns.
+    """
+
+    threads = 0
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        if sys.platform == "linux":  # sleep to the microsecond, not to the kernel's usual 50
+            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+    @property
+    def name(self) -> str:
+        """What logs and reports call it, so that nobody takes its times for a machine's."""
+        return "emulated"
+
+    def run(self, duration: int, output: memoryview | None = None) -> Timed:
+        """Start a task of `duration` ns."""
+        return Timed(self._now, self._now() + duration, output)
+
+    def buffer(self, num_bytes: int) -> bytearray:
+        """Return bytes for a message."""
+        return bytearray(num_bytes)
+
+    def view(self, buffer: bytearray) -> memoryview:
+        """Return a buffer's bytes."""
+        return memoryview(buffer)
+
+    def describe(self, value: memoryview) -> tuple[str, tuple[int, ...]]:
+        """Return that a value is bytes, and how many."""
+        return "uint8", (value.nbytes,)
+
+    def store(self, value: memoryview, buffer: bytearray, at: int) -> None:
+        """Copy a value into a buffer."""
+        buffer[at : at + value.nbytes] = value
+
+    def load(self, buffer: bytearray, at: int, dtype: str, shape: tuple[int, ...]) -> memoryview:
+        """Return a view of what a buffer holds."""
+        del dtype
+        return memoryview(buffer)[at : at + shape[0]]
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that this process has held, in bytes (Linux reports KiB)."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,37 @@
+"""A task that a device has been given: is it done, and what came out.
+
+The engine goes on with messages while one runs; it must not know whether a CPU, a GPU or a clock does the work.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Running(Protocol):
+    """A started task."""
+
+    @property
+    def due(self) -> int | None:
+        """When it will be done (ns of this host's monotonic clock), or None where nobody knows beforehand."""
+
+    def done(self) -> bool:
+        """Return whether the device has done it; never blocks."""
+
+    def result(self) -> Any:
+        """Return what another task needs of it, or None; only when it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A task whose start has done it all."""
+
+    output: Any = None
+    due: int | None = None
+
+    def done(self) -> bool:
+        """Return that it is done."""
+        return True
+
+    def result(self) -> Any:
+        """Return its output."""
+        return self.output

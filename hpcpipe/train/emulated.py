@@ -1,0 +1,54 @@
+"""The work of a rank on an emulated device: drawn times instead of layers, and messages held back by drawn delays.
+
+It must not need torch, so that many ranks start fast and small.
+"""
+
+from collections.abc import Mapping
+
+from hpcpipe.device import Emulated
+from hpcpipe.job import Job
+from hpcpipe.job.drawn import delay_model
+from hpcpipe.plan import Task
+from hpcpipe.runtime import LateMailbox, Mailbox, Mesh, NoBuckets, SyntheticStage
+from hpcpipe.runtime.channel import Neighbour
+from hpcpipe.runtime.header import Header
+from hpcpipe.simulate.costs import emulated_costs
+from hpcpipe.train.layout import Layout
+from hpcpipe.train.work import Work, inlets
+
+
+def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Work:
+    """Build the parts of this rank; nothing here allocates more than its messages."""
+    stage = mesh.place.stage
+    times = emulated_costs(job).times
+    synthetic = SyntheticStage(
+        device,
+        placement=layout.schedule.placement,
+        stage=stage,
+        duration=lambda step, task: times.duration(step, stage, task),
+        message_bytes=layout.boundary_bytes,
+    )
+    return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))
+
+
+def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:
+    place, seed, delay = mesh.place, job.variability.seed, delay_model(job.variability)
+    wanted = inlets(layout, place.stage)
+    if delay is None:
+        return Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=device)
+
+    def when(neighbour: Neighbour, header: Header) -> int:
+        task = Task(neighbour.feeds, header.microbatch, neighbour.chunk)
+        source = neighbour.peer // (place.data * place.tensor)
+        where = {"seed": seed, "step": header.step, "source": source, "target": place.stage}
+        wait = delay.of(header.sent, task=task, **where)
+        return header.sent + clock_shifts[neighbour.peer] + round(wait)
+
+    return LateMailbox(
+        mesh,
+        inlets=wanted,
+        payload_bytes=layout.boundary_bytes,
+        memory=device,
+        when=when,
+        overtaking=delay.overtaking,
+    )

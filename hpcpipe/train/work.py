@@ -1,0 +1,80 @@
+"""What one rank computes and where: the stage, its gradient buckets and its mailbox, built for torch or emulated.
+
+The trainer and the engine see no difference.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from hpcpipe.device import Emulated
+from hpcpipe.job import Job
+from hpcpipe.runtime import Inlet, Mailbox, Mesh, now
+from hpcpipe.runtime.engine import Buckets as EngineBuckets
+from hpcpipe.runtime.engine import Stage as EngineStage
+from hpcpipe.train.layout import Layout
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hpcpipe.device.cpu import Cpu
+    from hpcpipe.train.accumulate import Accumulator
+
+
+class Stage(EngineStage, Protocol):
+    """A stage whose loss can be asked for."""
+
+    def loss(self) -> float:
+        """Return this rank's share of the step's loss."""
+
+
+class Buckets(EngineBuckets, Protocol):
+    """Buckets that can be counted and freed."""
+
+    @property
+    def square_norm(self) -> float:
+        """The squared gradient norm of this replica's shards at their last update."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def free(self) -> None:
+        """Free the persistent requests (collective)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The parts of one rank. `modules` and `accumulators` are those of its chunks, in order; none if emulated."""
+
+    stage: Stage
+    buckets: Buckets
+    mailbox: Mailbox
+    modules: "list[nn.Module]" = field(default_factory=list)
+    accumulators: "list[Accumulator]" = field(default_factory=list)
+
+
+def make_device(job: Job, *, sharing_ranks: int) -> "Cpu | Emulated":
+    """Return the device of this rank."""
+    if job.device.kind == "emulated":
+        return Emulated(now)
+    from hpcpipe.device.cpu import Cpu
+
+    return Cpu(sharing_ranks=sharing_ranks)
+
+
+def make_work(
+    job: Job, layout: Layout, *, mesh: Mesh, device: "Cpu | Emulated", clock_shifts: Mapping[int, int]
+) -> Work:
+    """Build the parts of this rank. `clock_shifts` by rank: this rank's clock minus the other's (ns)."""
+    if isinstance(device, Emulated):
+        from hpcpipe.train.emulated import emulated_work
+
+        return emulated_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
+    from hpcpipe.train.trained import trained_work
+
+    return trained_work(job, layout, mesh=mesh, device=device)
+
+
+def inlets(layout: Layout, stage: int) -> list[Inlet]:
+    """Return the inlets of a stage's mailbox."""
+    return [Inlet(*source) for source in layout.sources(stage)]
