@@ -159,7 +159,7 @@ class _Loop:
             recorder=self._log or NoLog(),
             clock_shifts=_clock_shifts(world, offset),
         )
-        self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
+        self._ledger = Ledger(mesh.world, entries=2 + self.rank.source.entries, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
             self._reporter.begin(layout)
@@ -171,7 +171,7 @@ class _Loop:
             before_step(step, self.rank)
             times.append(self.rank.engine.run_step(step))
             finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self.rank.source.row()])
             if not finite:
                 break
         finite = self._settle(times) and finite
@@ -214,7 +214,8 @@ class _Loop:
         if sums is None:
             return True
         step = len(self._losses)
-        loss, square_norm = (math.nan, math.nan) if self._emulated else sums
+        self.rank.source.take(sums[2:])
+        loss, square_norm = (math.nan, math.nan) if self._emulated else sums[:2]
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
