@@ -17,7 +17,7 @@ WITHIN = 0.03
     ],
 )
 def test_a_simulation_of_a_recorded_run_takes_as_long_as_the_run(tmp_path, settings):
-    options = small("job.steps=15", *settings)
+    options = small("job.steps=12", *settings)
     assert hpcpipe("run", QUICKSTART, *options, "--run-dir", "run", "--quiet", cwd=tmp_path).returncode == 0
     command = ("simulate", QUICKSTART, *options, "--from", "run", "--compare", "gpipe:fixed", "--json", "--steps", 10)
     process = hpcpipe(*command, cwd=tmp_path)
@@ -28,4 +28,33 @@ def test_a_simulation_of_a_recorded_run_takes_as_long_as_the_run(tmp_path, setti
     for each in document["results"]:
         assert sum(each["classes"].values()) > 0
         assert each["classes"]["forward"] > 0
-    assert hpcpipe(*command, cwd=tmp_path).stdout == process.stdout
+
+
+EMULATED = """
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = 5
+backward_ms = 10
+weight_ms = 5
+[parallel]
+pipeline = 4
+[batch]
+microbatches = 8
+[variability]
+compute = { model = "lognormal", sigma = 0.5 }
+network = { model = "lognormal", base_ms = 1.0, sigma = 1.0 }
+"""
+
+
+@pytest.mark.parametrize("hint", ["critical", "bfw"])
+def test_a_simulation_of_an_emulated_run_takes_as_long_as_the_run(tmp_path, hint):
+    (tmp_path / "emulated.toml").write_text(EMULATED)
+    options = ("--set", "job.steps=9", "--set", f"schedule.hint={hint}")
+    assert hpcpipe("run", "emulated.toml", *options, "--run-dir", "run", "--quiet", cwd=tmp_path).returncode == 0
+    process = hpcpipe("simulate", "emulated.toml", *options, "--from", "run", "--json", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["own_error"] < WITHIN
