@@ -93,7 +93,17 @@ class _Dispatched(NamedTuple):
 
 
 class Engine:
-    """Runs steps on one rank, one task at a time."""
+    """Runs steps on one rank, one task at a time.
+
+    Parameters
+    ----------
+    number
+        The stage that this rank holds.
+    make_plan
+        Step -> its plan.
+    flags
+        What every task's event is marked with.
+    """
 
     def __init__(
         self,
@@ -104,7 +114,8 @@ class Engine:
         recorder: Recorder,
         waiting: Waiting,
         number: int,
-        make_plan: Callable[[], StagePlan],
+        make_plan: Callable[[int], StagePlan],
+        flags: int = 0,
     ) -> None:
         self._stage = stage
         self._mailbox = mailbox
@@ -113,7 +124,8 @@ class Engine:
         self._waiting = waiting
         self._number = number
         self._make_plan = make_plan
-        self._plan = make_plan()
+        self._plan = make_plan(0)
+        self._flags = flags
         self._step = -1
         self._received: dict[Task, Arrival] = {}
         self._handed: dict[Task, Any] = {}
@@ -146,7 +158,7 @@ class Engine:
 
     def _begin(self, step: int) -> int:
         begin = now()
-        self._step, self._plan = step, self._make_plan()
+        self._step, self._plan = step, self._make_plan(step)
         self._stage.load(step)
         loaded = now()
         if self._stage.has_data:
@@ -228,6 +240,7 @@ class Engine:
             ended,
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
+            flags=self._flags,
         )
         self._waiting.busy()
 
@@ -264,6 +277,7 @@ class Engine:
             nbytes=self._buckets.num_bytes(task.microbatch),
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
+            flags=self._flags,
         )
         self._waiting.busy()
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,7 @@ from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
 from hpcpipe.train.rank import NoLog, Rank
+from hpcpipe.train.replay import Replay
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
 
@@ -76,12 +77,13 @@ def train(
     run_directory: Path,
     origin: Origin,
     reporter: Reporter | None = None,
+    replay: Replay | None = None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
-    `reporter` is asked on rank 0 only; `before_step` is called on every rank, for tests that look at a rank or
-    disturb it.
+    With `replay` the tasks run in its order. `reporter` is asked on rank 0 only; `before_step` is called on every
+    rank, for tests that look at a rank or disturb it.
 
     Raises
     ------
@@ -101,7 +103,10 @@ def train(
         )
         with guard:
             layout = Layout.of(job)
-            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, reporter, cleanup)
+            if replay is not None:
+                layout = replace(layout, held=replay.held)
+            mesh = Mesh(world.comm, **sizes)
+            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -118,6 +123,7 @@ class _Loop:
         origin: Origin,
         reporter: Reporter | None,
         cleanup: ExitStack,
+        replay: Replay | None,
     ) -> None:
         cleanup.callback(self.close_files)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
@@ -158,7 +164,11 @@ class _Loop:
             waiting=waiting,
             recorder=self._log or NoLog(),
             clock_shifts=_clock_shifts(world, offset),
+            replay=replay,
         )
+        self._dispatch = job.schedule.dispatch if replay is None else "replay"
+        if self._log is not None and replay is not None:
+            self._log.decision(0, "order", f"replayed from {replay.source}")
         self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
@@ -226,7 +236,7 @@ class _Loop:
             step_ns=times[step].end - times[step].begin,
             hint=settings.hint,
             k=self._layout.schedule.k or 0,
-            dispatch=settings.dispatch,
+            dispatch=self._dispatch,
         )
         self._write(metrics, times[step])
         return self._emulated or math.isfinite(loss)
