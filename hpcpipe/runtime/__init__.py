@@ -11,6 +11,7 @@ from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
 from hpcpipe.runtime.peers import Peer, PeerWatch
+from hpcpipe.runtime.stop import StopWish
 from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.world import World
@@ -31,6 +32,7 @@ __all__ = [
     "Place",
     "Recorder",
     "StepTimes",
+    "StopWish",
     "SyntheticStage",
     "Waiting",
     "World",

@@ -39,6 +39,13 @@ class Failure:
     exit_code: int
     reason: str
 
+    def end(self, run_directory: Path, comm: "MPI.Intracomm") -> None:
+        """Leave it on disk and on stderr, and end the job on all ranks with its exit code."""
+        if self.write(run_directory):
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"hpcpipe: {self.reason}\n")
+        abort(comm, self.exit_code)
+
     @staticmethod
     def path(run_directory: Path, rank: int) -> Path:
         """Return where the failure of a rank is recorded."""

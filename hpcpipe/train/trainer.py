@@ -5,6 +5,8 @@ A step's loss is known on all ranks one step later (runtime/ledger.py); nobody w
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +19,7 @@ from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
+    Failure,
     FailureGuard,
     Ledger,
     Mesh,
@@ -24,11 +27,13 @@ from hpcpipe.runtime import (
     PeerWatch,
     Place,
     StepTimes,
+    StopWish,
     Waiting,
     World,
     choose_poll,
     compare_clocks,
 )
+from hpcpipe.runtime.stop import describe
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
@@ -49,12 +54,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step."""
+    """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step.
+
+    `stopped_by` names the signals that ended it before its last step.
+    """
 
     exit_code: int
     first_loss: float
     last_loss: float
     steps: int
+    stopped_by: str = ""
 
 
 class Reporter(Protocol):
@@ -92,7 +101,13 @@ def train(
     """
     sizes = {"pipeline": job.parallel.pipeline, "data": job.parallel.data, "tensor": job.parallel.tensor}
     place = Place.of(world.rank, **sizes)
-    with ExitStack() as cleanup:
+
+    def leave(number: int) -> None:
+        name = signal.Signals(number).name
+        reason = f"rank {world.rank} ({place}) on {world.host} got a second signal ({name}): the job ends at once"
+        Failure(world.rank, place.stage, world.host, os.getpid(), 128 + number, reason).end(run_directory, world.comm)
+
+    with StopWish(leave) as wish, ExitStack() as cleanup:
         guard = FailureGuard(
             world.comm,
             place=str(place),
@@ -106,7 +121,7 @@ def train(
             if replay is not None:
                 layout = replace(layout, held=replay.held)
             mesh = Mesh(world.comm, **sizes)
-            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay)
+            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay, wish)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -124,6 +139,7 @@ class _Loop:
         reporter: Reporter | None,
         cleanup: ExitStack,
         replay: Replay | None,
+        wish: StopWish,
     ) -> None:
         cleanup.callback(self.close_files)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
@@ -169,24 +185,28 @@ class _Loop:
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
         if self._log is not None and replay is not None:
             self._log.decision(0, "order", f"replayed from {replay.source}")
-        self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
+        self._wish = wish
+        self._ledger = Ledger(mesh.world, entries=2 + len(wish.came), waiting=waiting)
         self._losses: list[float] = []
+        self._finite, self._stops = True, wish.came
         if self._reporter is not None:
             self._reporter.begin(layout)
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
-        """Run all steps, or fewer if the loss stops being a number."""
+        """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
         times: list[StepTimes] = []
         for step in range(self._job.run.steps):
             before_step(step, self.rank)
             times.append(self.rank.engine.run_step(step))
-            finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
-            if not finite:
+            self._settle(times)
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self._wish.came])
+            if not self._finite or any(self._stops):  # the same on all ranks, as it comes from sums over them
                 break
-        finite = self._settle(times) and finite
+        self._settle(times)
         steps = len(self._losses)
-        return Outcome(ExitCode.DONE if finite else ExitCode.DIVERGED, self._losses[0], self._losses[-1], steps)
+        stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
+        code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
+        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by)
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
@@ -218,13 +238,14 @@ class _Loop:
             self._log.clock(*sample)
         return sample.offset
 
-    def _settle(self, times: list[StepTimes]) -> bool:
-        """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
+    def _settle(self, times: list[StepTimes]) -> None:
+        """Take the sums of the step posted last and pass them on."""
         sums = self._ledger.take()
         if sums is None:
-            return True
+            return
         step = len(self._losses)
-        loss, square_norm = (math.nan, math.nan) if self._emulated else sums
+        loss, square_norm = (math.nan, math.nan) if self._emulated else sums[:2]
+        self._finite, self._stops = self._emulated or math.isfinite(loss), sums[2:]
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
@@ -239,7 +260,6 @@ class _Loop:
             dispatch=self._dispatch,
         )
         self._write(metrics, times[step])
-        return self._emulated or math.isfinite(loss)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None:
