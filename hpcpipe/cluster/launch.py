@@ -206,7 +206,7 @@ def _end_with_parent() -> Callable[[], None]:
 
 
 def _forget_earlier_run(run_dir: Path) -> None:
-    for path in (run_dir / "ranks.json", *(run_dir / "failures").glob("rank_*.json")):
+    for path in (run_dir / "ranks.json", *(run_dir / "failures").glob("rank_*.json"), *(run_dir / "hang").glob("*")):
         with suppress(OSError):
             path.unlink()
 

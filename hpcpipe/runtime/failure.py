@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _PATIENCE_S = 1.0
 
 
+def hang_verdict(run_directory: Path) -> Path:
+    """Return where it is written that the job hangs, once that is found."""
+    return run_directory / "hang" / "verdict.json"
+
+
 class PeerLostError(ConnectionError):
     """A message failed because of another rank, whose own failure is what the user should be told."""
 

@@ -29,9 +29,11 @@ from hpcpipe.runtime import (
     StepTimes,
     StopWish,
     Waiting,
+    Watchdog,
     World,
     choose_poll,
     compare_clocks,
+    snapshot,
 )
 from hpcpipe.runtime.stop import describe
 from hpcpipe.train.environment import describe_environment
@@ -187,6 +189,15 @@ class _Loop:
             self._log.decision(0, "order", f"replayed from {replay.source}")
         self._wish = wish
         self._ledger = Ledger(mesh.world, entries=2 + len(wish.came), waiting=waiting)
+        self._phase = "before a step"
+        self._watchdog = Watchdog(
+            world.comm,
+            peers,
+            run_directory=run_directory,
+            timeout_s=job.run.hang_timeout,
+            counters=self.rank.engine,
+            describe=self._describe,
+        )
         self._losses: list[float] = []
         self._finite, self._stops = True, wish.came
         if self._reporter is not None:
@@ -197,6 +208,7 @@ class _Loop:
         times: list[StepTimes] = []
         for step in range(self._job.run.steps):
             before_step(step, self.rank)
+            self._phase = "step"
             times.append(self.rank.engine.run_step(step))
             self._settle(times)
             self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self._wish.came])
@@ -210,8 +222,10 @@ class _Loop:
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
+        self._phase = "end"
         self.rank.free()
         self._compare_clocks()
+        self._watchdog.close()
         self.close_files()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
@@ -225,6 +239,9 @@ class _Loop:
             if file is not None:
                 file.close()
         self._metrics_file = self._reporter = None
+
+    def _describe(self) -> dict[str, object]:
+        return {"phase": self._phase, **snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place)}
 
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         (run_directory / "events").mkdir(exist_ok=True)
@@ -240,7 +257,9 @@ class _Loop:
 
     def _settle(self, times: list[StepTimes]) -> None:
         """Take the sums of the step posted last and pass them on."""
+        self._phase = "sums"
         sums = self._ledger.take()
+        self._phase = "between steps"
         if sums is None:
             return
         step = len(self._losses)
