@@ -103,8 +103,8 @@ Exit codes:
   0  done                    4  a rank failed
   1  internal error          5  the training diverged
   2  wrong input             6  a hang was found
-  3  the environment does    75 stopped by a signal
-     not fit                    after a checkpoint
+  3  the environment does    75 stopped by a signal,
+     not fit                    all ranks at the same step
   130, 143  interrupted
 """
 

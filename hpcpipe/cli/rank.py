@@ -11,13 +11,15 @@ from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.runtime import FailureGuard, World
-from hpcpipe.train import Origin, train
+from hpcpipe.train import Origin, ReplayError, read_replay, train
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
 
 
-def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool) -> int:
+def run_rank(
+    job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool, replay: Path | None = None
+) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
     # Before MPI starts: afterwards no process may be forked.
     revision = _git_revision() if given.rank == 0 else ""
@@ -27,16 +29,25 @@ def run_rank(job: "Job", given: environment.World, *, run_directory: Path | None
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
+        try:
+            order = None if replay is None else read_replay(job, replay, world)
+        except ReplayError as error:
+            if given.rank == 0:
+                print(f"hpcpipe: {error}", file=sys.stderr)
+            return ExitCode.INPUT
         facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
         if facts[0] is None:
             return ExitCode.ENVIRONMENT
         directory = Path(facts[0])
+        if order is not None and world.rank == 0 and not quiet:
+            print(f"replays the order of {order.source}", flush=True)
         outcome = train(
             job,
             world=world,
             run_directory=directory,
             origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
             reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
+            replay=order,
         )
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)

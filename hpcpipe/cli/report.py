@@ -30,6 +30,13 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         console.print(
             f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"
         )
+    if outcome.stopped_by:
+        console.print(
+            f"stopped on all ranks after step {outcome.steps} of {job.run.steps} by {outcome.stopped_by}; "
+            "no checkpoint is configured, so a new start begins with the first step",
+            soft_wrap=True,
+            highlight=False,
+        )
     if job.events.on:
         try:
             _report(outcome, directory, console, quiet)

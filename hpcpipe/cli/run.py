@@ -12,6 +12,7 @@ EXAMPLES = """\b
 Examples:
   hpcpipe run jobs/quickstart.toml
   hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.in_flight=2x
+  hpcpipe run jobs/quickstart.toml --replay runs/quickstart/latest
   srun hpcpipe run job.toml
 """
 
@@ -23,10 +24,22 @@ Examples:
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the run here, not to runs/NAME/ID."
 )
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Run the tasks in the order that the event log of RUN holds.",
+)
 @click.option("--dry-run", is_flag=True, help="Show stages, caps and sizes; start nothing.")
 @click.option("--quiet", is_flag=True, help="Show neither progress nor report.")
 def run(
-    job_file: Path, overrides: tuple[str, ...], ranks: int | None, run_dir: Path | None, dry_run: bool, quiet: bool
+    job_file: Path,
+    overrides: tuple[str, ...],
+    ranks: int | None,
+    run_dir: Path | None,
+    replay: Path | None,
+    dry_run: bool,
+    quiet: bool,
 ) -> None:
     """Train the model that JOB.toml describes.
 
@@ -51,6 +64,14 @@ def run(
         from hpcpipe.cli.faults import print_warnings
 
         print_warnings(job.warnings)
+    if replay is not None and given is None:
+        from hpcpipe.events.recording import ReplayError, check_recorded
+
+        try:
+            check_recorded(job, replay)
+        except ReplayError as error:
+            click.echo(f"hpcpipe: {error}; nothing was started", err=True)
+            sys.exit(ExitCode.INPUT)
     if dry_run:
         if speaks:
             from hpcpipe.cli.layout import print_layout
@@ -60,8 +81,9 @@ def run(
     if given is not None:
         from hpcpipe.cli.rank import run_rank
 
-        sys.exit(run_rank(job, given, run_directory=run_dir, quiet=quiet))
+        sys.exit(run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay))
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
+    words += [] if replay is None else ["--replay", str(replay)]
     from hpcpipe.cli.start import start_ranks
 
     sys.exit(start_ranks(job, [*words, *(["--quiet"] if quiet else [])], run_dir))

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,11 @@ from hpcpipe.cluster.output import BannerFilter, Pump
 from hpcpipe.cluster.verdict import Ended, judge, read_ranks
 from hpcpipe.exit_code import ExitCode
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGTERM, signal.SIGUSR2)
+"""Signals after which the ranks, once one of them has got it, stop together at the end of a step."""
+
+FORWARDED = (signal.SIGINT, signal.SIGHUP, *STOPS)
+SAME_STOP_S = 1.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -73,7 +78,7 @@ def _attend(process: "subprocess.Popen[bytes]", run_dir: Path, *, hydra: bool) -
     watch = DeathWatch(run_dir)
     for thread in (*pumps, watch):
         thread.start()
-    with _signals_forwarded(process) as received:
+    with _signals_forwarded(process, run_dir) as received:
         returncode = process.wait()
     watch.close()
     for pump in pumps:  # a rank that outlives its launcher may keep the pipe open
@@ -135,17 +140,28 @@ class DeathWatch(threading.Thread):
 
 
 @contextmanager
-def _signals_forwarded(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """Hand signals on to the launcher, the second one as SIGKILL; yield the list of those that came."""
+def _signals_forwarded(process: "subprocess.Popen[bytes]", run_dir: Path) -> Iterator[list[int]]:
+    """Hand signals on, the second one to the launcher as SIGKILL; yield the list of those that came.
+
+    A wish to stop goes to a rank, which tells the others. It may come twice (GNU timeout signals its child and then the
+    whole group), so what follows within a second is the same one.
+    """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
+    first_stop: list[float] = []
+
     def forward(number: int, _: FrameType | None) -> None:
+        if number in STOPS and first_stop and time.monotonic() - first_stop[0] < SAME_STOP_S:
+            return
         received.append(number)
         with suppress(ProcessLookupError):
-            if len(received) == 1:
+            if len(received) == 1 and number in STOPS:
+                first_stop.append(time.monotonic())
+                _stop(process, run_dir, number)
+            elif len(received) == 1:
                 process.send_signal(number)
             else:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -156,6 +172,21 @@ def _signals_forwarded(process: "subprocess.Popen[bytes]") -> Iterator[list[int]
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+def _stop(process: "subprocess.Popen[bytes]", run_dir: Path, number: int) -> None:
+    """Pass a wish to stop to a rank of this host, or end the launcher while the ranks have not met."""
+    here = socket.gethostname().partition(".")[0]
+    for entry in read_ranks(run_dir):
+        pid = entry.get("pid")
+        if str(entry.get("host")).partition(".")[0] == here and isinstance(pid, int):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                _say(
+                    f"{signal.Signals(number).name}: the ranks stop after the next step; a second one ends them at once"
+                )
+                return
+    process.terminate()
 
 
 def _end_with_parent() -> Callable[[], None]:
@@ -175,7 +206,7 @@ def _end_with_parent() -> Callable[[], None]:
 
 
 def _forget_earlier_run(run_dir: Path) -> None:
-    for path in (run_dir / "ranks.json", *(run_dir / "failures").glob("rank_*.json")):
+    for path in (run_dir / "ranks.json", *(run_dir / "failures").glob("rank_*.json"), *(run_dir / "hang").glob("*")):
         with suppress(OSError):
             path.unlink()
 

@@ -147,6 +147,8 @@ def _dead_rank(ended: Ended, statuses: Sequence[int]) -> tuple[int | None, int |
 def _signal_of(failure: dict[str, Any], ended: Ended, statuses: Sequence[int]) -> str:
     """Return which signal killed a rank whose death others have recorded: they could not know it."""
     rank = failure.get("rank")
+    if failure.get("exit_code") == ExitCode.HANG:  # whoever hung was killed for it
+        return ""
     if "Traceback" in str(failure.get("reason", "")) or list(ended.deaths[:1]) != [rank]:
         return ""
     status = statuses[rank] if isinstance(rank, int) and rank < len(statuses) else 0

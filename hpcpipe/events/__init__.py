@@ -2,15 +2,16 @@
 
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
-from hpcpipe.events.reader import RankLog, RunLog, open_run
+from hpcpipe.events.reader import RankLog, RunLog, open_rank, open_run
 from hpcpipe.events.rows import MemoryRows, StoredRows, held_open
-from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_RECOMPUTED
+from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_RECOMPUTED, FLAG_REPLAYED
 from hpcpipe.events.tables import Events, Steps
 from hpcpipe.events.writer import EventWriter
 
 __all__ = [
     "FLAG_BACKWARD",
     "FLAG_RECOMPUTED",
+    "FLAG_REPLAYED",
     "EventWriter",
     "Events",
     "LogError",
@@ -21,5 +22,6 @@ __all__ = [
     "Steps",
     "StoredRows",
     "held_open",
+    "open_rank",
     "open_run",
 ]

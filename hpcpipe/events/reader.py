@@ -89,6 +89,22 @@ def open_run(path: Path | str) -> RunLog:
     return RunLog(path, ranks, (*(f"left out: {fault}" for fault in faults), *_gaps(files)))
 
 
+def open_rank(path: Path | str, rank: int) -> RankLog:
+    """Read the log of one rank of a run, and no other file where each rank has its own.
+
+    Raises
+    ------
+    LogError
+        There is none, or it cannot be read.
+    """
+    path = Path(path)
+    own = [file for file in find_files(path) if file.name == f"rank_{rank:05d}.h5"]
+    for log in open_run(own[0] if own else path).ranks:
+        if log.rank == rank:
+            return log
+    raise LogError(f"{path}: there is no log of rank {rank}")
+
+
 def find_files(path: Path) -> list[Path]:
     """Return the files of the ranks under `path`.
 

@@ -19,6 +19,9 @@ FLAG_BACKWARD = 1
 FLAG_RECOMPUTED = 2
 """Bit of `flags`: the forward computes activations again that were dropped to save memory."""
 
+FLAG_REPLAYED = 4
+"""Bit of `flags`: the task was dispatched in its turn of another run's recorded order."""
+
 KINDS = tuple(kind.name for kind in Kind)
 WAIT_CLASSES = tuple(time_class.name.lower() for time_class in TimeClass)
 
@@ -47,7 +50,7 @@ EVENTS = (
     Column("bytes", "<i8", "bytes", "size of the message or bucket"),
     Column("rank_in_hint", "<i4", "1", "position of the chosen task in the hint order, -1 where nothing was chosen"),
     Column("ready_count", "<i2", "1", "size of the ready-set that the policy chose from"),
-    Column("flags", "|u1", "1", "bit 0: the message is a gradient; bit 1: a forward done again"),
+    Column("flags", "|u1", "1", "bit 0: the message is a gradient; bit 1: a forward done again; bit 2: replayed"),
 )
 
 STEPS = (

@@ -34,6 +34,12 @@ class Run(Section):
     steps: Count = Field(default=100, description="optimizer steps")
     seed: Seed = Field(default=0, description="seed of the parameters and of dropout")
     log_every: Count = Field(default=10, description="steps between two lines of progress")
+    hang_timeout: float = Field(
+        default=300.0,
+        ge=0,
+        le=1e7,
+        description="seconds without progress on any rank until the run ends as hung; 0: never",
+    )
     run_dir: Folder = Field(
         Path("runs"), description="folder of all runs, relative to the current folder", examples=["runs"]
     )

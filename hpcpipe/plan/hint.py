@@ -33,7 +33,7 @@ def communication_first(tops: Sequence[Task]) -> Task | None:
 
 
 class Order:
-    """A hint that is a total order of the stage's forwards and backwards.
+    """A hint that is a total order of the stage's forwards and backwards, and of its bucket tasks where it lists them.
 
     `tasks` is the order in which they can be run one after the other. `ranks`, the same tasks, is how they are ranked
     where several are ready, if another ranking is better then; who follows the order does not look at it.
@@ -45,7 +45,7 @@ class Order:
         self._index = {task: index for index, task in enumerate(self.tasks if ranks is None else ranks)}
 
     def key(self, task: Task) -> int:
-        """Return the position in the ranking; bucket tasks, which no order lists, come after it by bucket."""
+        """Return the position in the ranking; bucket tasks that the order does not list come after it by bucket."""
         index = self._index.get(task)
         return len(self.tasks) + task.microbatch if index is None else index
 

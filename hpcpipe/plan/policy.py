@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.ready import ReadySet
-from hpcpipe.plan.task import Kind, Task
+from hpcpipe.plan.task import Task
 
 
 class Policy(Protocol):
@@ -61,7 +61,7 @@ class Fixed:
         self._next = 0
 
     def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
-        """Return the next task of the order if it is ready; after the order's end, bucket tasks as they come."""
+        """Return the next task of the order if it is ready; after its end what it does not list, as that comes."""
         if self._next < len(self._tasks):
             task = self._tasks[self._next]
             return task if task in ready else None
@@ -69,7 +69,8 @@ class Fixed:
 
     def started(self, task: Task) -> None:
         """Move on in the order."""
-        if task.kind in (Kind.F, Kind.B, Kind.W):
+        if self._next < len(self._tasks):
+            assert task == self._tasks[self._next], f"{task} was started before {self._tasks[self._next]}"
             self._next += 1
 
     def idle(self) -> None:

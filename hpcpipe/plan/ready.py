@@ -3,7 +3,7 @@
 Each lane is a heap by the hint's key, so adding and taking cost O(log n) and looking at all lanes costs O(lanes).
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 
 from hpcpipe.plan.hint import Hint
@@ -20,6 +20,9 @@ class ReadySet:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._members)
 
     def __contains__(self, task: Task) -> bool:
         return task in self._members

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hpcpipe.plan.flight import Limits
+from hpcpipe.plan.flight import NO_LIMITS, Limits
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import make_hint
 from hpcpipe.plan.placement import Placement
-from hpcpipe.plan.policy import make_policy
+from hpcpipe.plan.policy import Fixed, Policy, make_policy
 from hpcpipe.plan.profile import Profile
 from hpcpipe.plan.stage import StagePlan
 from hpcpipe.plan.task import Kind, Task
 
 FROM_FILE = "file:"
 """How the name of a hint begins whose orders somebody else wrote down."""
+
+RECORDED = "recorded"
+"""The name of an order that a run has left in its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,22 @@ class Schedule:
         if self.dispatch == "fixed" and self.ordered:
             _check_weights_in_order(self.hint, self.orders)
 
-    def stage_plan(self, stage: int, *, buckets: int = 0, replicated: bool = False) -> StagePlan:
-        """Return the plan of a new step on one stage."""
+    def stage_plan(
+        self, stage: int, *, buckets: int = 0, replicated: bool = False, recorded: Sequence[Task] | None = None
+    ) -> StagePlan:
+        """Return the plan of a new step on one stage.
+
+        With a `recorded` order of all its tasks it runs exactly so: neither hint nor caps have a say then.
+        """
+        policy: Policy = Fixed(Order(RECORDED, recorded or ()))
+        if recorded is None:
+            policy = make_policy(self.dispatch, self._hint(stage))
         return StagePlan(
             placement=self.placement,
             stage=stage,
             microbatches=self.microbatches,
-            policy=make_policy(self.dispatch, self._hint(stage)),
-            limits=self.limits[stage],
+            policy=policy,
+            limits=self.limits[stage] if recorded is None else NO_LIMITS,
             split=self.split,
             ordered=self.ordered,
             buckets=buckets,

@@ -7,13 +7,14 @@ those as v - 1 has in flight may lie there whose backward v has not done, P(v - 
 done the backward of but not the weight gradient, at most Q(v). No more than M can come in a step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from hpcpipe.plan.flight import chunk_profile
 from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.plan.schedule import Schedule
-from hpcpipe.plan.task import Kind
+from hpcpipe.plan.task import Kind, Task
 
 
 class Held(NamedTuple):
@@ -38,7 +39,7 @@ def most_held(schedule: Schedule, stage: int) -> tuple[Held, ...]:
     if schedule.dispatch == "fixed" and schedule.hint in FAMILIES and FAMILIES[schedule.hint].profiled:
         return _of_any_profile(schedule, stage)
     if schedule.dispatch == "fixed":
-        return tuple(_peaks(schedule, stage, chunk) for chunk in range(placement.chunks))
+        return held_in(schedule.order(stage), chunks=placement.chunks, split=schedule.split)
     limits = schedule.limits[stage]
     beyond = placement.chunks if placement.chunks > 1 else 0  # a cap for all chunks together may be passed by that
     held = []
@@ -56,16 +57,31 @@ def _caps(together: int | None, by_chunk: Sequence[int] | None, chunk: int, beyo
         yield by_chunk[chunk]
 
 
-def sources(schedule: Schedule, stage: int) -> tuple[Source, ...]:
-    """Return where a stage's messages come from, but not what is handed over on the stage itself."""
+def held_in(order: Iterable[Task], *, chunks: int, split: bool) -> tuple[Held, ...]:
+    """Return what each chunk of a stage holds at most when its tasks run in this order."""
+    last = Kind.W if split else Kind.B
+    now, most = [[0, 0] for _ in range(chunks)], [[0, 0] for _ in range(chunks)]
+    for kind, _, chunk in order:
+        change = (kind is Kind.F) - (kind is Kind.B), (kind is Kind.F) - (kind is last)
+        now[chunk] = [held + more for held, more in zip(now[chunk], change, strict=True)]
+        most[chunk] = [max(pair) for pair in zip(most[chunk], now[chunk], strict=True)]
+    return tuple(Held(in_flight, stash) for in_flight, stash in most)
+
+
+def sources(schedule: Schedule, stage: int, *, held: Sequence[Sequence[Held]] | None = None) -> tuple[Source, ...]:
+    """Return where a stage's messages come from, but not what is handed over on the stage itself.
+
+    `held` is what each chunk of every stage holds at most, where the schedule does not say it: in recorded orders.
+    """
     placement, microbatches = schedule.placement, schedule.microbatches
-    mine = most_held(schedule, stage)
+    of = partial(most_held, schedule) if held is None else held.__getitem__
+    mine = of(stage)
     found = []
     for chunk in range(placement.chunks):
         virtual = placement.virtual(stage, chunk)
         if virtual > 0:
             before, there = placement.owner(virtual - 1)
-            slots = most_held(schedule, before)[there].in_flight + (mine[chunk].stash if schedule.split else 0)
+            slots = of(before)[there].in_flight + (mine[chunk].stash if schedule.split else 0)
             found.append(Source(Kind.F, chunk, before, min(microbatches, slots)))
         if virtual < placement.virtual_stages - 1:
             after, _ = placement.owner(virtual + 1)
@@ -78,14 +94,3 @@ def _of_any_profile(schedule: Schedule, stage: int) -> tuple[Held, ...]:
     stages, chunks = schedule.placement.stages, schedule.placement.chunks
     rooms = (stages,) if chunks == 1 else (chunk_profile(stage=stage, stages=stages)[0], 2 * stages)
     return tuple(Held(room, room) for room in (min(schedule.microbatches, room) for room in rooms))
-
-
-def _peaks(schedule: Schedule, stage: int, chunk: int) -> Held:
-    last = Kind.W if schedule.split else Kind.B
-    in_flight = stash = most_flying = most_stashed = 0
-    for task in schedule.order(stage):
-        if task.chunk == chunk:
-            in_flight += (task.kind is Kind.F) - (task.kind is Kind.B)
-            stash += (task.kind is Kind.F) - (task.kind is last)
-            most_flying, most_stashed = max(most_flying, in_flight), max(most_stashed, stash)
-    return Held(most_flying, most_stashed)

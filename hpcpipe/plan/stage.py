@@ -53,9 +53,9 @@ class StagePlan:
         buckets: int = 0,
         replicated: bool = False,
     ) -> None:
-        self._placement = placement
-        self._stage = stage
-        self._microbatches = microbatches
+        self.placement = placement
+        self.stage = stage
+        self.microbatches = microbatches
         self._policy = policy
         self.frees = Kind.W if split else Kind.B
         """The kind of task whose end frees what its micro-batch held."""
@@ -81,11 +81,16 @@ class StagePlan:
         """Whether every task of the step has finished."""
         return self._pending == 0
 
+    @property
+    def ready(self) -> list[Task]:
+        """The tasks that could run now, in no order."""
+        return list(self._ready)
+
     def begin(self, now: int) -> None:
         """Start the step: the first virtual stage has its data."""
-        stage, chunk = self._placement.owner(0)
-        if stage == self._stage:
-            for microbatch in range(self._microbatches):
+        stage, chunk = self.placement.owner(0)
+        if stage == self.stage:
+            for microbatch in range(self.microbatches):
                 self._add(Task(Kind.F, microbatch, chunk), now)
 
     def deliver(self, task: Task, now: int) -> None:
@@ -114,7 +119,7 @@ class StagePlan:
         """Note that the task is done and ready what depends on it on this stage."""
         self._pending -= 1
         if task.kind in (Kind.F, Kind.B):
-            if (follower := self.follower(task)) is not None and follower[0] == self._stage:
+            if (follower := self.follower(task)) is not None and follower[0] == self.stage:
                 self._add(follower[1], now)
             if task.kind is Kind.B and self._split:
                 self._gradient_ready(Task(Kind.W, task.microbatch, task.chunk), now)
@@ -133,15 +138,15 @@ class StagePlan:
 
     def follower(self, task: Task) -> tuple[int, Task] | None:
         """Return the stage and task that a forward's or backward's output feeds; None at the end of the chain."""
-        virtual = self._placement.virtual(self._stage, task.chunk)
+        virtual = self.placement.virtual(self.stage, task.chunk)
         if task.kind is Kind.F:
-            if virtual == self._placement.virtual_stages - 1:
-                return self._stage, Task(Kind.B, task.microbatch, task.chunk)
-            stage, chunk = self._placement.owner(virtual + 1)
+            if virtual == self.placement.virtual_stages - 1:
+                return self.stage, Task(Kind.B, task.microbatch, task.chunk)
+            stage, chunk = self.placement.owner(virtual + 1)
         elif virtual == 0:
             return None
         else:
-            stage, chunk = self._placement.owner(virtual - 1)
+            stage, chunk = self.placement.owner(virtual - 1)
         return stage, Task(task.kind, task.microbatch, chunk)
 
     def idle(self) -> TimeClass:

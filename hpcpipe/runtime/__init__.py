@@ -11,8 +11,11 @@ from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
 from hpcpipe.runtime.peers import Peer, PeerWatch
+from hpcpipe.runtime.snapshot import snapshot
+from hpcpipe.runtime.stop import StopWish
 from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
+from hpcpipe.runtime.watchdog import Watchdog
 from hpcpipe.runtime.world import World
 
 __all__ = [
@@ -31,10 +34,13 @@ __all__ = [
     "Place",
     "Recorder",
     "StepTimes",
+    "StopWish",
     "SyntheticStage",
     "Waiting",
+    "Watchdog",
     "World",
     "choose_poll",
     "compare_clocks",
     "now",
+    "snapshot",
 ]

@@ -80,6 +80,11 @@ class ReceiveChannel:
         for slot in range(slots):
             self.release(slot)
 
+    @property
+    def num_posted(self) -> int:
+        """How many receives wait for a message."""
+        return sum(self._active)
+
     def release(self, slot: int) -> None:
         """Give the slot back: post its receive again."""
         assert not self._active[slot], f"slot {slot} was given back twice"
@@ -146,6 +151,10 @@ class Outbox:
         self._busy.append((buffer, neighbour, Sent(header, now())))
         comm = self._comms[neighbour.feeds]
         self.requests.append(comm.Isend([view[: HEADER_BYTES + num_bytes], self._byte], stage, neighbour.chunk))
+
+    def under_way(self) -> list[tuple[Neighbour, Sent]]:
+        """Return the sends that have not completed."""
+        return [(neighbour, sent) for _, neighbour, sent in self._busy]
 
     def complete(self, indices: list[int]) -> list[tuple[Neighbour, Sent]]:
         """Note that the requests at `indices` have completed and return what they sent."""

@@ -4,7 +4,7 @@ The engine only executes. What may run and in which order is decided in plan/, w
 started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
@@ -81,6 +81,18 @@ class StepTimes(NamedTuple):
     end: int
 
 
+class View(NamedTuple):
+    """What another thread may look at; `running` is the task that runs and since when (ns)."""
+
+    step: int
+    plan: StagePlan
+    finished: Sequence[Task]
+    running: tuple[Task, int] | None
+    received: Collection[Task]
+    collectives: Collection[Task]
+    early: Sequence[Task]
+
+
 class _Wait(NamedTuple):
     reason: TimeClass
     since: int
@@ -93,7 +105,24 @@ class _Dispatched(NamedTuple):
 
 
 class Engine:
-    """Runs steps on one rank, one task at a time."""
+    """Runs steps on one rank, one task at a time.
+
+    Parameters
+    ----------
+    number
+        The stage that this rank holds.
+    make_plan
+        Step -> its plan.
+    flags
+        What every task's event is marked with.
+
+    Attributes
+    ----------
+    progress
+        Grows with every step, input and task: while it does not, nothing happens here.
+    turns
+        Grows with every look at the messages: while it does not, the loop stands in some task or call.
+    """
 
     def __init__(
         self,
@@ -104,7 +133,8 @@ class Engine:
         recorder: Recorder,
         waiting: Waiting,
         number: int,
-        make_plan: Callable[[], StagePlan],
+        make_plan: Callable[[int], StagePlan],
+        flags: int = 0,
     ) -> None:
         self._stage = stage
         self._mailbox = mailbox
@@ -113,13 +143,17 @@ class Engine:
         self._waiting = waiting
         self._number = number
         self._make_plan = make_plan
-        self._plan = make_plan()
+        self._plan = make_plan(0)
+        self._flags = flags
         self._step = -1
+        self.progress = self.turns = 0
         self._received: dict[Task, Arrival] = {}
         self._handed: dict[Task, Any] = {}
         self._early: list[tuple[Task, Arrival]] = []
         self._collectives: dict[Task, _Dispatched] = {}
         self._running: tuple[_Dispatched, Running] | None = None
+        self._current: _Dispatched | None = None
+        self._finished: list[Task] = []
         self._wait: _Wait | None = None
         self._last_arrival: tuple[Neighbour, Arrival] | None = None
 
@@ -138,6 +172,19 @@ class Engine:
         self._end_wait()
         return StepTimes(begin, now())
 
+    def view(self) -> View:
+        """Return what goes on, for another thread; it may change while it is looked at."""
+        current = self._current
+        return View(
+            self._step,
+            self._plan,
+            self._finished,
+            None if current is None else (current.choice.task, current.began),
+            list(self._received),
+            list(self._collectives),
+            [task for task, _ in self._early],
+        )
+
     def drain(self) -> None:
         """Complete the sends that are still under way."""
         while self._mailbox.sending:
@@ -146,7 +193,8 @@ class Engine:
 
     def _begin(self, step: int) -> int:
         begin = now()
-        self._step, self._plan = step, self._make_plan()
+        self._step, self._plan, self._finished = step, self._make_plan(step), []
+        self.progress += 1
         self._stage.load(step)
         loaded = now()
         if self._stage.has_data:
@@ -158,6 +206,7 @@ class Engine:
         return begin
 
     def _poll(self) -> None:
+        self.turns += 1
         arrivals, sent = self._mailbox.poll()
         self._last_arrival = None
         if arrivals or sent:
@@ -180,6 +229,7 @@ class Engine:
 
     def _deliver(self, task: Task, arrival: Arrival) -> None:
         self._received[task] = arrival
+        self.progress += 1
         self._plan.deliver(task, now())
 
     def _start(self, choice: Choice) -> None:
@@ -190,6 +240,7 @@ class Engine:
             self._collectives[task] = dispatched
             self._buckets.start(task)
             return
+        self._current = dispatched
         if task.kind is Kind.UPDATE:
             self._buckets.update(task.microbatch, self._step)
             running: Running = _DONE
@@ -212,7 +263,9 @@ class Engine:
     def _finish(self, dispatched: _Dispatched, output: Any) -> None:
         (task, rank_in_hint, ready_count), ready_at, began = dispatched
         ended = now()
-        plan = self._plan
+        plan, self._current = self._plan, None
+        self._finished.append(task)
+        self.progress += 1
         if output is not None:
             self._pass_on(task, output)
         plan.finish(task, ended)
@@ -228,6 +281,7 @@ class Engine:
             ended,
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
+            flags=self._flags,
         )
         self._waiting.busy()
 
@@ -252,6 +306,8 @@ class Engine:
     def _finish_collective(self, task: Task) -> None:
         (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
         ended = now()
+        self._finished.append(task)
+        self.progress += 1
         self._plan.finish(task, ended)
         self._recorder.event(
             task.kind,
@@ -264,6 +320,7 @@ class Engine:
             nbytes=self._buckets.num_bytes(task.microbatch),
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
+            flags=self._flags,
         )
         self._waiting.busy()
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 _PATIENCE_S = 1.0
 
 
+def hang_verdict(run_directory: Path) -> Path:
+    """Return where it is written that the job hangs, once that is found."""
+    return run_directory / "hang" / "verdict.json"
+
+
 class PeerLostError(ConnectionError):
     """A message failed because of another rank, whose own failure is what the user should be told."""
 
@@ -38,6 +43,13 @@ class Failure:
     pid: int
     exit_code: int
     reason: str
+
+    def end(self, run_directory: Path, comm: "MPI.Intracomm") -> None:
+        """Leave it on disk and on stderr, and end the job on all ranks with its exit code."""
+        if self.write(run_directory):
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"hpcpipe: {self.reason}\n")
+        abort(comm, self.exit_code)
 
     @staticmethod
     def path(run_directory: Path, rank: int) -> Path:

@@ -10,6 +10,7 @@ from mpi4py import MPI  # starting a mailbox starts MPI
 
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime.channel import Arrival, Memory, Neighbour, Outbox, ReceiveChannel, Sent
+from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
 from hpcpipe.runtime.mesh import Mesh
 
@@ -52,6 +53,7 @@ class Mailbox:
         self._rank_of = mesh.place.rank_of
         comms = {Kind.F: mesh.forward, Kind.B: mesh.backward}
         self._channels: dict[tuple[Kind, int], ReceiveChannel] = {}
+        self._peers: dict[tuple[Kind, int], int] = {}
         self._owners: list[tuple[Neighbour, ReceiveChannel, int]] = []
         self._receive_requests: list[MPI.Request] = []
         for feeds, chunk, stage, slots in inlets:
@@ -60,6 +62,7 @@ class Mailbox:
             )
             neighbour = Neighbour(feeds, chunk, self._rank_of(stage))
             self._channels[feeds, chunk] = channel
+            self._peers[feeds, chunk] = neighbour.peer
             self._owners += [(neighbour, channel, slot) for slot in range(slots)]
             self._receive_requests += channel.requests
         self._outbox = Outbox(comms, payload_bytes=payload_bytes, memory=memory)
@@ -104,6 +107,31 @@ class Mailbox:
     def release(self, feeds: Task, slot: int) -> None:
         """Give a slot back: what it holds is no longer needed."""
         self._channels[feeds.kind, feeds.chunk].release(slot)
+
+    def pending(self) -> dict[str, Any]:
+        """Return the receives and sends under way, for another thread; tags are chunks."""
+        time = now()
+        return {
+            "receives": [
+                {"feeds": feeds.name, "chunk": chunk, "tag": chunk, "peer": peer, "slots": slots, "posted": posted}
+                for (feeds, chunk), peer, slots, posted in (
+                    (key, self._peers[key], len(channel.requests), channel.num_posted)
+                    for key, channel in self._channels.items()
+                )
+            ],
+            "sends": [
+                {
+                    "feeds": neighbour.feeds.name,
+                    "step": sent.header.step,
+                    "microbatch": sent.header.microbatch,
+                    "tag": neighbour.chunk,
+                    "peer": neighbour.peer,
+                    "bytes": sent.header.payload_bytes,
+                    "for_s": (time - sent.posted) * 1e-9,
+                }
+                for neighbour, sent in self._outbox.under_way()
+            ],
+        }
 
     def free(self) -> None:
         """Cancel what is posted and free all requests."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcpipe.exit_code import ExitCode
-from hpcpipe.runtime.failure import Failure, abort
+from hpcpipe.runtime.failure import Failure, abort, hang_verdict
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -84,6 +84,9 @@ class PeerWatch:
             if self._stop in ended:
                 return
             peer = self._peers[ended[0]]
+        if hang_verdict(self._run_directory).exists():  # it died because the watchdog ends the job
+            time.sleep(_PATIENCE_S)
+            abort(self._comm, ExitCode.HANG)
         reason = (
             f"rank {peer.rank} (stage {peer.stage}) on {peer.host} died (process {peer.pid}); the job ends on all ranks"
         )

@@ -11,7 +11,7 @@ from hpcpipe.job import Job
 from hpcpipe.job.planned import needs_sizes, schedule_of
 from hpcpipe.job.schema import Emulated, Gpt, Text
 from hpcpipe.plan import Schedule
-from hpcpipe.plan.slots import Source, most_held, sources
+from hpcpipe.plan.slots import Held, Source, most_held, sources
 from hpcpipe.simulate.costs import Machine, emulated_costs
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class Layout:
 
     `pieces` are the layers of every stage by chunk; empty where the model is synthetic. `slots` is the number of
     receive buffers of an edge that the job asks for, None for as many as may be needed. `boundary_bytes` is the size of
-    the activation that crosses between virtual stages.
+    the activation that crosses between virtual stages. `held` is what each chunk of every stage holds at most where a
+    recorded order decides it.
     """
 
     layers: "Sequence[Layer]"
@@ -32,6 +33,7 @@ class Layout:
     schedule: Schedule
     slots: int | None
     boundary_bytes: int
+    held: Sequence[Sequence[Held]] | None = None
 
     @classmethod
     def of(cls, job: Job) -> "Layout":
@@ -86,12 +88,13 @@ class Layout:
 
     def sources(self, stage: int) -> tuple[Source, ...]:
         """Return where a stage's messages come from, with the slots that they get."""
-        found = sources(self.schedule, stage)
+        found = sources(self.schedule, stage, held=self.held)
         return found if self.slots is None else tuple(source._replace(slots=self.slots) for source in found)
 
     def _bound(self, stage: int) -> int:
-        chunks = sum(held.in_flight for held in most_held(self.schedule, stage))
-        together = self.schedule.limits[stage].in_flight
+        known = most_held(self.schedule, stage) if self.held is None else self.held[stage]
+        chunks = sum(held.in_flight for held in known)
+        together = None if self.held is not None else self.schedule.limits[stage].in_flight
         return chunks if together is None else min(chunks, together)
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpcpipe.events import EventWriter
+from hpcpipe.events import FLAG_REPLAYED, EventWriter
+from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import Job
+from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.measured import schedule_source
+from hpcpipe.train.replay import Replay
 from hpcpipe.train.work import make_work
 
 if TYPE_CHECKING:
@@ -35,25 +38,35 @@ class Rank:
         waiting: Waiting,
         recorder: EventWriter | NoLog,
         clock_shifts: Mapping[int, int],
+        replay: Replay | None = None,
     ) -> None:
-        place = mesh.place
-        self.source = schedule_source(layout.schedule, recorder, place=place, clock_shifts=clock_shifts)
+        self._replay, self._place = replay, mesh.place
+        self.source = schedule_source(layout.schedule, recorder, place=mesh.place, clock_shifts=clock_shifts)
         work = make_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
         self.stage = work.stage
         self.buckets = work.buckets
         self.mailbox = work.mailbox
         self.modules = work.modules
         self.accumulators = work.accumulators
+        if replay is not None and replay.recording.buckets != len(self.buckets):
+            raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,
             buckets=self.buckets,
             recorder=self.source.recorder,
             waiting=waiting,
-            number=place.stage,
-            make_plan=lambda: self.source.schedule.stage_plan(
-                place.stage, buckets=len(self.buckets), replicated=place.data > 1
-            ),
+            number=mesh.place.stage,
+            make_plan=self._plan,
+            flags=0 if replay is None else FLAG_REPLAYED,
+        )
+
+    def _plan(self, step: int) -> StagePlan:
+        return self.source.schedule.stage_plan(
+            self._place.stage,
+            buckets=len(self.buckets),
+            replicated=self._place.data > 1,
+            recorded=None if self._replay is None else self._replay.recording.order(step),
         )
 
     def free(self) -> None:

@@ -5,9 +5,11 @@ A step's loss is known on all ranks one step later (runtime/ledger.py); nobody w
 
 import json
 import math
+import os
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,7 @@ from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
+    Failure,
     FailureGuard,
     Ledger,
     Mesh,
@@ -24,15 +27,20 @@ from hpcpipe.runtime import (
     PeerWatch,
     Place,
     StepTimes,
+    StopWish,
     Waiting,
+    Watchdog,
     World,
     choose_poll,
     compare_clocks,
+    snapshot,
 )
+from hpcpipe.runtime.stop import describe
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
 from hpcpipe.train.rank import NoLog, Rank
+from hpcpipe.train.replay import Replay
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
 
@@ -48,12 +56,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step."""
+    """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step.
+
+    `stopped_by` names the signals that ended it before its last step.
+    """
 
     exit_code: int
     first_loss: float
     last_loss: float
     steps: int
+    stopped_by: str = ""
 
 
 class Reporter(Protocol):
@@ -76,12 +88,13 @@ def train(
     run_directory: Path,
     origin: Origin,
     reporter: Reporter | None = None,
+    replay: Replay | None = None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
-    `reporter` is asked on rank 0 only; `before_step` is called on every rank, for tests that look at a rank or
-    disturb it.
+    With `replay` the tasks run in its order. `reporter` is asked on rank 0 only; `before_step` is called on every
+    rank, for tests that look at a rank or disturb it.
 
     Raises
     ------
@@ -90,7 +103,13 @@ def train(
     """
     sizes = {"pipeline": job.parallel.pipeline, "data": job.parallel.data, "tensor": job.parallel.tensor}
     place = Place.of(world.rank, **sizes)
-    with ExitStack() as cleanup:
+
+    def leave(number: int) -> None:
+        name = signal.Signals(number).name
+        reason = f"rank {world.rank} ({place}) on {world.host} got a second signal ({name}): the job ends at once"
+        Failure(world.rank, place.stage, world.host, os.getpid(), 128 + number, reason).end(run_directory, world.comm)
+
+    with StopWish(leave) as wish, ExitStack() as cleanup:
         guard = FailureGuard(
             world.comm,
             place=str(place),
@@ -101,7 +120,10 @@ def train(
         )
         with guard:
             layout = Layout.of(job)
-            loop = _Loop(job, layout, Mesh(world.comm, **sizes), world, run_directory, origin, reporter, cleanup)
+            if replay is not None:
+                layout = replace(layout, held=replay.held)
+            mesh = Mesh(world.comm, **sizes)
+            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay, wish)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -118,6 +140,8 @@ class _Loop:
         origin: Origin,
         reporter: Reporter | None,
         cleanup: ExitStack,
+        replay: Replay | None,
+        wish: StopWish,
     ) -> None:
         cleanup.callback(self.close_files)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
@@ -158,30 +182,52 @@ class _Loop:
             waiting=waiting,
             recorder=self._log or NoLog(),
             clock_shifts=_clock_shifts(world, offset),
+            replay=replay,
         )
-        self._ledger = Ledger(mesh.world, entries=2 + self.rank.source.entries, waiting=waiting)
+        self._dispatch = job.schedule.dispatch if replay is None else "replay"
+        if self._log is not None and replay is not None:
+            self._log.decision(0, "order", f"replayed from {replay.source}")
+        self._wish = wish
+        entries = 2 + len(wish.came) + self.rank.source.entries
+        self._ledger = Ledger(mesh.world, entries=entries, waiting=waiting)
+        self._phase = "before a step"
+        self._watchdog = Watchdog(
+            world.comm,
+            peers,
+            run_directory=run_directory,
+            timeout_s=job.run.hang_timeout,
+            counters=self.rank.engine,
+            describe=self._describe,
+        )
         self._losses: list[float] = []
+        self._finite, self._stops = True, wish.came
         if self._reporter is not None:
             self._reporter.begin(layout)
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
-        """Run all steps, or fewer if the loss stops being a number."""
+        """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
         times: list[StepTimes] = []
         for step in range(self._job.run.steps):
             before_step(step, self.rank)
+            self._phase = "step"
             times.append(self.rank.engine.run_step(step))
-            finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self.rank.source.row()])
-            if not finite:
+            self._settle(times)
+            source = self.rank.source
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self._wish.came, *source.row()])
+            if not self._finite or any(self._stops):  # the same on all ranks, as it comes from sums over them
                 break
-        finite = self._settle(times) and finite
+        self._settle(times)
         steps = len(self._losses)
-        return Outcome(ExitCode.DONE if finite else ExitCode.DIVERGED, self._losses[0], self._losses[-1], steps)
+        stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
+        code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
+        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by)
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
+        self._phase = "end"
         self.rank.free()
         self._compare_clocks()
+        self._watchdog.close()
         self.close_files()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
@@ -196,6 +242,9 @@ class _Loop:
                 file.close()
         self._metrics_file = self._reporter = None
 
+    def _describe(self) -> dict[str, object]:
+        return {"phase": self._phase, **snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place)}
+
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
@@ -208,14 +257,18 @@ class _Loop:
             self._log.clock(*sample)
         return sample.offset
 
-    def _settle(self, times: list[StepTimes]) -> bool:
-        """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
+    def _settle(self, times: list[StepTimes]) -> None:
+        """Take the sums of the step posted last and pass them on."""
+        self._phase = "sums"
         sums = self._ledger.take()
+        self._phase = "between steps"
         if sums is None:
-            return True
+            return
         step = len(self._losses)
-        self.rank.source.take(sums[2:])
+        wishes = 2 + len(self._wish.came)
+        self.rank.source.take(sums[wishes:])
         loss, square_norm = (math.nan, math.nan) if self._emulated else sums[:2]
+        self._finite, self._stops = self._emulated or math.isfinite(loss), sums[2:wishes]
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
@@ -227,10 +280,9 @@ class _Loop:
             step_ns=times[step].end - times[step].begin,
             hint=settings.hint,
             k=self._layout.schedule.k or 0,
-            dispatch=settings.dispatch,
+            dispatch=self._dispatch,
         )
         self._write(metrics, times[step])
-        return self._emulated or math.isfinite(loss)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None:

@@ -1,0 +1,83 @@
+"""A run in which one rank stands still ends within the bound, names it and why, and leaves every rank's state."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from command import hpcpipe
+from test_a_rank_fails import _alive
+
+HANGS = Path(__file__).parent / "hangs"
+JOB = """
+[job]
+name = "hanging"
+steps = 1000000
+hang_timeout = 4
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+forward_ms = 1
+backward_ms = 2
+[parallel]
+pipeline = 4
+[batch]
+microbatches = 6
+"""
+TIMEOUT_S = 4.0
+END_WITHIN_S = 2 * TIMEOUT_S + 12.0
+RANK = 1
+TOLD = {
+    "lose": (2, 6, r"waits for the activation of micro-batch 1 in step 3 from rank 1, which has sent it"),
+    "loop": (1, 6, r"runs F1 of step 3 for \d+ s, at .*sitecustomize.py:\d+ in endless_loop"),
+    "lock": (1, 6, r"does not answer: a call holds Python's lock"),
+    "stop": (1, 6, r"is stopped \(SIGSTOP"),
+    "kill": (1, 4, r"killed by signal 9"),
+}
+
+
+def _run(tmp_path, what):
+    (tmp_path / "job.toml").write_text(JOB)
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(HANGS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "HPCPIPE_TEST_HANG": f"{what}:{RANK}:3",
+        "HPCPIPE_TEST_HANG_TIME": str(tmp_path / "when"),
+    }
+    process = hpcpipe("run", "job.toml", "--run-dir", "run", cwd=tmp_path, environment=environment)
+    assert time.time() - float((tmp_path / "when").read_text()) < END_WITHIN_S
+    return process
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends(tmp_path, what):
+    rank, code, told = TOLD[what]
+    process = _run(tmp_path, what)
+    assert process.returncode == code, process.stderr
+    assert re.search(rf"rank {rank}\b", process.stderr), process.stderr
+    assert re.search(told, process.stderr), process.stderr
+    assert "Traceback" not in process.stderr
+    ranks = json.loads((tmp_path / "run" / "ranks.json").read_text())
+    give_up = time.monotonic() + 5.0
+    while any(_alive(entry["pid"]) for entry in ranks) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert not [entry["pid"] for entry in ranks if _alive(entry["pid"])]
+    if code == 4:
+        return
+    assert process.stderr.count("is the first that is stuck") == 1
+    if what == "lock":
+        assert "in faulty_start" in process.stderr
+    states = {n: json.loads((tmp_path / "run" / "hang" / f"rank_{n:05d}.json").read_text()) for n in range(4)}
+    answering = [state for n, state in states.items() if n != RANK or what in ("lose", "loop")]
+    assert [state["pid"] for state in states.values()] == [entry["pid"] for entry in ranks]
+    for state in answering:
+        assert state["step"] == 3
+        assert {"ready", "receives", "sends", "finished", "waits_for", "running"} <= state.keys()
+        assert any("MainThread" in name for name in state["stacks"])
+        assert all({"peer", "tag", "posted"} <= inlet.keys() for inlet in state["receives"])
+    if what == "loop":
+        assert any("in endless_loop" in line for stack in states[RANK]["stacks"].values() for line in stack)
