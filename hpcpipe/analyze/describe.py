@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from hpcpipe.events import LogHeader
+from hpcpipe.events import LogHeader, RunLog
 from hpcpipe.plan import Placement
 from hpcpipe.plan.hints import FAMILIES
 
@@ -37,6 +37,19 @@ def describe(header: LogHeader) -> Description:
         dispatch=str(look(job, "schedule", "dispatch") or ""),
         microbatches=microbatches if isinstance(microbatches, int) else 0,
     )
+
+
+def title(run: RunLog, first: int, last: int) -> str:
+    """Return the line over a picture: what the run was, that it was simulated or emulated if so, and which steps."""
+    shown = f"step {first}" if first == last else f"steps {first} to {last}"
+    return " · ".join(
+        part for part in (provenance(run.header), describe(run.header).title or run.path.name, shown) if part
+    )
+
+
+def provenance(header: LogHeader) -> str:
+    """Return "simulated" or "emulated" where no device did the work, else nothing."""
+    return next((word for word in ("simulated", "emulated") if header.device.startswith(word)), "")
 
 
 def placement(header: LogHeader) -> Placement:

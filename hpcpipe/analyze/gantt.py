@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpipe.analyze.accounting import account
-from hpcpipe.analyze.describe import describe
+from hpcpipe.analyze.describe import title
 from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
 from hpcpipe.analyze.rows import Rows
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg")
 
-_BAR = 0.72
+_BAR, _THICK_BAR = 0.72, 0.84
 _LINE = 0.07
 _DPI = 160
 _NUMBER_POINTS = (7.5, 5.0)
@@ -35,12 +35,14 @@ _NUMBER_POINTS = (7.5, 5.0)
 _ROW_INCHES = 0.44
 _MOST_INCHES = 18.0
 _LABELS = 48
+_STEP_LABELS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Canvas:
     axes: "Axes"
     begin: int
+    fine: bool
     shown: set[str]
 
     def bars(self, row: float, height: float, start: NDArray[Any], end: NDArray[Any], look: Look) -> None:
@@ -55,7 +57,7 @@ class _Canvas:
             (row - height / 2, height),
             facecolor=look.color,
             edgecolor=look.edge,
-            linewidth=look.line,
+            linewidth=0 if self.fine else look.line,
             hatch=look.hatch,
             zorder=look.layer,
         )
@@ -111,7 +113,7 @@ def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows
     axes = figure.add_subplot()
     parts = sorted(parts, key=lambda part: (part.log.header.stage, part.log.rank))
     ordered = [part.log for part in parts]
-    canvas = _Canvas(axes, windows.begin, set())
+    canvas = _Canvas(axes, windows.begin, len(parts) > _LABELS, set())
     axes.set_xlim(0, windows.wall / 1e6)
     axes.set_ylim(len(ordered) - 0.45, -0.55)
     for row, part in enumerate(parts):
@@ -123,27 +125,25 @@ def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows
     axes.set_yticks(range(0, len(ordered), every), labels[::every])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms")
-    first, last = int(windows.steps[0]), int(windows.steps[-1])
-    shown = f"step {first}" if first == last else f"steps {first} to {last}"
-    title = " · ".join(part for part in (describe(run.header).title or run.path.name, shown) if part)
-    axes.set_title(title, loc="left", fontsize=11, pad=20, fontweight="bold")
+    shown = title(run, int(windows.steps[0]), int(windows.steps[-1]))
+    axes.set_title(shown, loc="left", fontsize=11, pad=20, fontweight="bold")
     _draw_legend(figure, canvas.shown)
     _draw_numbers(figure, axes, parts, windows)
 
 
 def _draw_rank(canvas: _Canvas, row: int, part: RankPart, windows: Windows) -> None:
-    pieces = part.account.pieces
+    pieces, bar = part.account.pieces, _THICK_BAR if canvas.fine else _BAR
     for time_class, look in WAITS.items():
         chosen = pieces.classes == time_class
-        canvas.bars(row, _BAR, pieces.edges[:-1][chosen], pieces.edges[1:][chosen], look)
+        canvas.bars(row, bar, pieces.edges[:-1][chosen], pieces.edges[1:][chosen], look)
     tasks = _tasks_shown(part, windows)
     for kind, look in TASKS.items():
         chosen = tasks.kind == kind
-        canvas.bars(row, _BAR, tasks.t_start[chosen], tasks.t_end[chosen], look)
+        canvas.bars(row, bar, tasks.t_start[chosen], tasks.t_end[chosen], look)
     for kind, look in COLLECTIVES.items():
         rows = part.rows.take(part.rows.kind == kind)
         start, end = np.clip(rows.t_start, windows.begin, windows.end), np.clip(rows.t_end, windows.begin, windows.end)
-        canvas.bars(row + _BAR / 2 + _LINE, _LINE, start, end, look)
+        canvas.bars(row + bar / 2 + _LINE, _LINE, start, end, look)
 
 
 def _tasks_shown(part: RankPart, windows: Windows) -> Rows:
@@ -155,11 +155,12 @@ def _tasks_shown(part: RankPart, windows: Windows) -> Rows:
 
 
 def _draw_steps(axes: "Axes", windows: Windows) -> None:
+    every = -(-len(windows) // _STEP_LABELS)
     for i, step in enumerate(windows.steps.tolist()):
         x = (int(windows.edges[i]) - windows.begin) / 1e6
         if i:
-            axes.axvline(x, color="#222222", linewidth=1.0, zorder=5)
-        if len(windows.steps) > 1:
+            axes.axvline(x, color="#222222", linewidth=1.0 if len(windows) <= _STEP_LABELS else 0.4, zorder=5)
+        if len(windows.steps) > 1 and i % every == 0:
             axes.annotate(
                 f"step {step}", (x, 1), xytext=(3, 3), textcoords="offset points",
                 xycoords=("data", "axes fraction"), fontsize=8, color="#444444",

@@ -55,3 +55,15 @@ WAITS = {
     TimeClass.EXPOSED_COMM: _wait(TimeClass.EXPOSED_COMM, "#F3D9D9", "#C27C7C", "----"),
 }
 """What is neither here nor work stays white: the runtime's own time."""
+
+USEFUL_LOOKS = {
+    TimeClass.FORWARD: TASKS[Kind.F],
+    TimeClass.BACKWARD: TASKS[Kind.B],
+    TimeClass.WEIGHT: TASKS[Kind.W],
+    TimeClass.UPDATE: TASKS[Kind.UPDATE],
+    TimeClass.RECOMPUTE: Look(NAME[TimeClass.RECOMPUTE], SKY, edge=BLUE, hatch=".."),
+    TimeClass.DATA: TASKS[Kind.DATA],
+    TimeClass.CHECKPOINT: TASKS[Kind.CHECKPOINT],
+    TimeClass.RUNTIME: Look(NAME[TimeClass.RUNTIME], "#FFFFFF", edge="#BDBDBD"),
+}
+"""How the classes of work are drawn where bars stand for classes."""

@@ -21,6 +21,7 @@ _LOOK_AHEAD = 256
 """So many rows of later windows must have been seen before a window is taken for whole: rows may swap places."""
 _SEARCHED_ROWS = 64 * CHUNK_ROWS
 _MARGIN_ROWS = 4 * CHUNK_ROWS
+_RANGE_ROWS = 32 * CHUNK_ROWS
 _OWN = np.isin(np.arange(256), OWN)
 
 Ints = NDArray[np.int64]
@@ -128,3 +129,15 @@ def batches(cursors: tuple[Cursor, ...], windows: Windows) -> Iterator[Windows]:
     size = max(1, _BATCH_ROWS * max(steps, 1) // max(rows, 1))
     with held_open(cursor.rank.rows for cursor in cursors):
         yield from windows.batches(size)
+
+
+def row_ranges(rank: RankLog, windows: Windows) -> Iterator[tuple[int, int]]:
+    """Yield ranges of a rank's rows, aligned to the file's chunks, that together hold all rows of the windows."""
+    first = _search(rank, windows.begin) // CHUNK_ROWS * CHUNK_ROWS
+    late = 0
+    for low in range(first, len(rank.rows), _RANGE_ROWS):
+        high = min(low + _RANGE_ROWS, len(rank.rows))
+        yield low, high
+        late += int(rank.rows.read(("t_start",), high - 1, high)["t_start"][0]) >= windows.end
+        if late > 1:
+            return
