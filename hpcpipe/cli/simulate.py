@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcpipe.cli.schedule_words import schedule_settings
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -110,10 +111,13 @@ def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | N
     except JobError as error:
         faults += error.faults
     variants = [
-        _schedule("1f1b:fixed:admission=as-given"),
+        schedule_settings("1f1b:fixed:admission=as-given"),
         [],
-        *(_schedule(each) for each in compare.split(",") if each.strip()),
     ]
+    try:
+        variants += [schedule_settings(each) for each in compare.split(",") if each.strip()]
+    except ValueError as error:
+        _refuse(f"--compare {error}")
     jobs = []
     for variant in variants if not faults else ():
         try:
@@ -126,29 +130,6 @@ def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | N
         print_faults(faults)
         sys.exit(ExitCode.INPUT)
     return jobs
-
-
-def _schedule(text: str) -> list[str]:
-    """Return the overrides that a word of --compare stands for."""
-    hint, *words = text.strip().split(":")
-    chosen = {"k": "1", "in_flight": "equal-memory", "stash": "equal-memory", "dispatch": "ready"}
-    if hint == "file":
-        hint, words = f"file:{words[0] if words else ''}", words[1:]
-    for word in words:
-        key, sign, value = word.partition("=")
-        if sign and key == "admission":
-            chosen[key] = value
-            continue
-        if word in ("fixed", "ready"):
-            chosen["dispatch"] = word
-        elif sign and key in chosen:
-            chosen[key] = value
-        else:
-            _refuse(
-                f"--compare {text}: {word!r} is neither fixed, ready, k=N, in_flight=CAP, stash=CAP nor admission=RULE"
-            )
-    settings = [f"schedule.hint={hint}", "parallel.chunks=auto", "parallel.split=auto"]
-    return settings + [f"schedule.{key}={value}" for key, value in chosen.items()]
 
 
 def _machine(options: dict[str, float | None]) -> "Machine":
