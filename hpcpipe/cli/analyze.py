@@ -2,21 +2,26 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hpcpipe.cli.analyze_files import Wanted, write_files
+from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers, read_question
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from hpcpipe.analyze import Report
+    from hpcpipe.analyze.what_if import Question, WhatIf
 
 
 EXAMPLES = """\b
 Examples:
   hpcpipe analyze runs/quickstart/latest
-  hpcpipe analyze runs/quickstart/latest --step 10:12 --plot steps.png --plot steps.svg
+  hpcpipe analyze runs/quickstart/latest --html page.html
+  hpcpipe analyze runs/quickstart/latest --step 10:12 --plot steps.png --plot classes:classes.svg
   hpcpipe analyze runs/fixed/latest runs/ready/latest
+  hpcpipe analyze runs/quickstart/latest --what-if 1f1b,fixed --what-if zb-h1,2x --what-if ideal-network
   hpcpipe analyze runs/quickstart/latest --json | jq .efficiency
 """
 
@@ -42,13 +47,25 @@ class StepRange(click.ParamType):
         return low, high
 
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option(
-    "--plot", "pictures", multiple=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw a Gantt picture, .png or .svg; repeatable. Choose few steps with --step.",
+    "--plot", "pictures", multiple=True, metavar="[NAME:]FILE",
+    help="Draw a picture, .png or .svg; repeatable. NAME: gantt (if none is given), classes, steps, latency, ready, "
+    "durations.",
 )  # fmt: skip
+@click.option("--what-if", "asked", multiple=True, metavar="WHAT", help=WHAT_IF_HELP)
+@click.option("--html", "page", metavar="FILE", type=FILE, help="Write one page with every picture; zoomable, offline.")
+@click.option(
+    "--perfetto", metavar="FILE", type=FILE, help="Write a Chrome trace (.json, .json.gz) for ui.perfetto.dev."
+)
+@click.option("--parquet", metavar="DIR", type=FOLDER, help="Write the tables as Parquet files, for data frames.")
+@click.option("--csv", metavar="DIR", type=FOLDER, help="Write the tables as CSV files.")
 @click.option(
     "--peak-tflops", type=click.FloatRange(min=0, min_open=True), metavar="X",
     help="Most TFLOP/s of one rank's device; adds the model FLOPs utilisation.",
@@ -57,7 +74,12 @@ class StepRange(click.ParamType):
 def analyze(
     runs: tuple[Path, ...],
     as_json: bool,
-    pictures: tuple[Path, ...],
+    pictures: tuple[str, ...],
+    asked: tuple[str, ...],
+    page: Path | None,
+    perfetto: Path | None,
+    parquet: Path | None,
+    csv: Path | None,
     peak_tflops: float | None,
     steps: tuple[int | None, int | None] | None,
 ) -> None:
@@ -65,32 +87,45 @@ def analyze(
 
     Several are compared with the first: how much their steps differ, and whether that is more than the noise.
     """
-    from hpcpipe.analyze import AnalysisError, plot_gantt, summarize
+    from hpcpipe.analyze import AnalysisError, summarize
     from hpcpipe.events import LogError, open_run
 
-    if pictures and len(runs) > 1:
-        raise click.UsageError("--plot draws one run; give one RUN")
+    wanted = Wanted(pictures, page, perfetto, parquet, csv)
+    if (wanted or asked) and len(runs) > 1:
+        raise click.UsageError("pictures, pages, exports and --what-if are of one run; give one RUN")
+    questions = _questions(asked)
+    written: list[str] = []
+    found: WhatIf | None = None
     try:
         logs = [open_run(run) for run in runs]
         reports = [summarize(log, steps, peak_tflops=peak_tflops) for log in logs]
-        for picture in pictures:
-            plot_gantt(logs[0], picture, steps)
+        if wanted:
+            written = write_files(logs[0], reports[0], steps, wanted)
+        if questions:
+            found = answer(logs[0], questions, steps)
     except (LogError, AnalysisError) as error:
         _refuse(str(error))
     except OSError as error:
-        _refuse(f"{error.filename or 'picture'}: cannot be written: {error.strerror or error}")
+        _refuse(f"{error.filename or 'a file'}: cannot be written: {error.strerror or error}")
     if as_json:
-        _print_json(reports)
+        _print_json(reports, found)
     else:
-        _print_text(reports, pictures)
+        _print_text(reports, written, found)
 
 
-def _refuse(message: str) -> None:
+def _questions(asked: tuple[str, ...]) -> "list[Question]":
+    try:
+        return [read_question(text) for text in asked]
+    except ValueError as error:
+        _refuse(f"--what-if {error}")
+
+
+def _refuse(message: str) -> NoReturn:
     click.echo("\n".join(f"hpcpipe analyze: {line}" for line in message.splitlines()), err=True)
     sys.exit(ExitCode.INPUT)
 
 
-def _print_json(reports: "list[Report]") -> None:
+def _print_json(reports: "list[Report]", found: "WhatIf | None") -> None:
     import json
 
     from hpcpipe.analyze import compare, comparison_json
@@ -100,10 +135,12 @@ def _print_json(reports: "list[Report]") -> None:
         head = {key: document[key] for key in ("format", "schema_version")}
         compared = [comparison_json(compare(reports[0], report)) for report in reports[1:]]
         document = {**head, "runs": [report.to_json() for report in reports], "comparisons": compared}
+    if found is not None:
+        document["what_if"] = found.to_json()
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def _print_text(reports: "list[Report]", pictures: tuple[Path, ...]) -> None:
+def _print_text(reports: "list[Report]", written: list[str], found: "WhatIf | None") -> None:
     from rich.console import Console
 
     from hpcpipe.analyze import compare, render_side_by_side, render_text
@@ -113,5 +150,7 @@ def _print_text(reports: "list[Report]", pictures: tuple[Path, ...]) -> None:
         console.print(render_text(reports[0]))
     else:
         console.print(render_side_by_side(reports, [compare(reports[0], report) for report in reports[1:]]))
-    for picture in pictures:
-        console.print(f"picture {picture}", soft_wrap=True)
+    if found is not None:
+        print_answers(console, found)
+    for line in written:
+        console.print(line, soft_wrap=True, markup=False)
