@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from hpcpipe.cli.analyze_files import Wanted, write_files
+from hpcpipe.cli.follow import follow
 from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers, read_question
 from hpcpipe.exit_code import ExitCode
 
@@ -70,6 +71,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     "--peak-tflops", type=click.FloatRange(min=0, min_open=True), metavar="X",
     help="Most TFLOP/s of one rank's device; adds the model FLOPs utilisation.",
 )  # fmt: skip
+@click.option("--follow", "following", is_flag=True, help="Look at a running job until it ends, every 2 s.")
 @click.option("--step", "steps", type=StepRange(), help="Only these steps, first and last included.")
 def analyze(
     runs: tuple[Path, ...],
@@ -81,15 +83,25 @@ def analyze(
     parquet: Path | None,
     csv: Path | None,
     peak_tflops: float | None,
+    following: bool,
     steps: tuple[int | None, int | None] | None,
 ) -> None:
-    """Say where the time of a run went; RUN is a run directory, its events, or one rank's file.
+    """Say where the time of a run went; RUN is a run directory, its events, one rank's file, or Chrome traces.
 
     Several are compared with the first: how much their steps differ, and whether that is more than the noise.
     """
     from hpcpipe.analyze import AnalysisError, summarize
-    from hpcpipe.events import LogError, open_run
+    from hpcpipe.analyze.traces import open_log
+    from hpcpipe.events import LogError
 
+    if following:
+        if len(runs) > 1 or as_json or asked or steps or peak_tflops or pictures or any((page, perfetto, parquet, csv)):
+            raise click.UsageError("--follow shows one RUN and takes no other options")
+        try:
+            follow(runs[0])
+        except LogError as error:
+            _refuse(str(error))
+        return
     wanted = Wanted(pictures, page, perfetto, parquet, csv)
     if (wanted or asked) and len(runs) > 1:
         raise click.UsageError("pictures, pages, exports and --what-if are of one run; give one RUN")
@@ -97,7 +109,7 @@ def analyze(
     written: list[str] = []
     found: WhatIf | None = None
     try:
-        logs = [open_run(run) for run in runs]
+        logs = [open_log(run) for run in runs]
         reports = [summarize(log, steps, peak_tflops=peak_tflops) for log in logs]
         if wanted:
             written = write_files(logs[0], reports[0], steps, wanted)
