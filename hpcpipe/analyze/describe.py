@@ -42,9 +42,9 @@ def describe(header: LogHeader) -> Description:
 def title(run: RunLog, first: int, last: int) -> str:
     """Return the line over a picture: what the run was, that it was simulated or emulated if so, and which steps."""
     shown = f"step {first}" if first == last else f"steps {first} to {last}"
-    return " · ".join(
-        part for part in (provenance(run.header), describe(run.header).title or run.path.name, shown) if part
-    )
+    said, made = describe(run.header), provenance(run.header)
+    words = (made if said.name != made else "", said.title or run.path.name, shown)
+    return " · ".join(word for word in words if word)
 
 
 def provenance(header: LogHeader) -> str:
