@@ -1,10 +1,24 @@
-"""The event log: what every rank did and when, in one HDF5 file a rank, written as it happens and merged when read."""
+"""The event log: what every rank did and when, in an HDF5 file a rank or a node, merged when read."""
 
+from hpcpipe.events.clock import ClockFit
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_run
+from hpcpipe.events.ring import ring_bytes
 from hpcpipe.events.schema import FLAG_BACKWARD
 from hpcpipe.events.tables import Events, Steps
 from hpcpipe.events.writer import EventWriter
 
-__all__ = ["FLAG_BACKWARD", "EventWriter", "Events", "LogError", "LogHeader", "RankLog", "RunLog", "Steps", "open_run"]
+__all__ = [
+    "FLAG_BACKWARD",
+    "ClockFit",
+    "EventWriter",
+    "Events",
+    "LogError",
+    "LogHeader",
+    "RankLog",
+    "RunLog",
+    "Steps",
+    "open_run",
+    "ring_bytes",
+]

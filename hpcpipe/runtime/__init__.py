@@ -6,6 +6,7 @@ from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
+from hpcpipe.runtime.node_memory import NodeMemory
 from hpcpipe.runtime.peers import Peer, PeerWatch
 from hpcpipe.runtime.stage import Stage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
@@ -18,6 +19,7 @@ __all__ = [
     "Ledger",
     "Mailbox",
     "Mesh",
+    "NodeMemory",
     "Peer",
     "PeerLostError",
     "PeerWatch",

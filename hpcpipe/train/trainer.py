@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcpipe.device import Cpu
-from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
@@ -31,9 +31,10 @@ from hpcpipe.runtime import (
     compare_clocks,
 )
 from hpcpipe.train.environment import describe_environment
+from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
-from hpcpipe.train.rank import NoLog, Rank, tokens_per_step
+from hpcpipe.train.rank import Rank, tokens_per_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class _Loop:
         device = Cpu(sharing_ranks=mesh.sharing_ranks)
         poll = choose_poll(job.comm.poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
-        self._log: EventWriter | None = None
+        self._log: EventLog | None = None
         self._metrics_file: MetricsFile | None = None
         self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
@@ -141,12 +142,13 @@ class _Loop:
         peers = [Peer(**introduction) for introduction in world.collect(asdict(me))]
         if world.rank == 0:
             write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
-        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
-        self._log = _open_log(job, mesh, world, run_directory, origin, device) if job.events.on else None
+        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory, last_words=self._save_log)
+        header = _log_header(job, mesh, world, origin, device)
+        self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
         self._compare_clocks()
         waiting = Waiting(poll)
-        self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log or NoLog())
-        self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
+        self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log.recorder)
+        self._ledger = Ledger(mesh.world, entries=3, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
             self._reporter.begin(layout)
@@ -158,7 +160,7 @@ class _Loop:
             before_step(step, self.rank)
             times.append(self.rank.engine.run_step(step))
             finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty()])
             if not finite:
                 break
         finite = self._settle(times) and finite
@@ -169,6 +171,8 @@ class _Loop:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
         self.rank.free()
         self._compare_clocks()
+        if self._log is not None:
+            self._log.finish()
         self.close_files()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
@@ -177,22 +181,27 @@ class _Loop:
 
     def close_files(self) -> None:
         """Close what is open; may be called twice."""
-        log, self._log = self._log, None
-        for file in (log, self._metrics_file, self._reporter):
+        for file in (self._log, self._metrics_file, self._reporter):
             if file is not None:
                 file.close()
         self._metrics_file = self._reporter = None
 
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
-        (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
     def _compare_clocks(self) -> None:
         sample = compare_clocks(self._mesh.world)
+        if self._log is not None and self._log.writer is not None:
+            self._log.writer.clock(*sample)
+
+    def _save_log(self) -> None:
         if self._log is not None:
-            self._log.clock(*sample)
+            self._log.last_words()
+
+    def _log_is_faulty(self) -> float:
+        return float(self._log is not None and self._log.faulty)
 
     def _settle(self, times: list[StepTimes]) -> bool:
         """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
@@ -200,7 +209,7 @@ class _Loop:
         if sums is None:
             return True
         step = len(self._losses)
-        loss, square_norm = sums
+        loss, square_norm, faulty_logs = sums
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
@@ -215,11 +224,13 @@ class _Loop:
             dispatch=settings.dispatch,
         )
         self._write(metrics, times[step])
+        if self._log is not None:
+            self._log.note_faulty(faulty_logs)
         return math.isfinite(loss)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
-        if self._log is not None:
-            self._log.step(
+        if self._log is not None and (writer := self._log.writer) is not None:
+            writer.step(
                 metrics.step,
                 times.begin,
                 times.end,
@@ -231,17 +242,16 @@ class _Loop:
                 bucket_bytes=sum(self.rank.buckets.num_bytes(b) for b in range(len(self.rank.buckets))),
                 peak_bytes=self._device.peak_bytes(),
             )
-            if (metrics.step + 1) % self._job.events.flush_every == 0:
-                self._log.flush()
+            self._log.settle(metrics.step)
         if self._metrics_file is not None:
             self._metrics_file.write(metrics)
         if self._reporter is not None:
             self._reporter.step(metrics)
 
 
-def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: Cpu) -> EventWriter:
+def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: Cpu) -> LogHeader:
     place = mesh.place
-    header = LogHeader(
+    return LogHeader(
         job_toml=job.to_toml(),
         job_sha256=job.sha256,
         world_size=world.size,
@@ -255,9 +265,6 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
         restart=origin.restart,
         mpi_library=world.mpi_library,
         git_revision=origin.git_revision,
-    )
-    return EventWriter(
-        run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression
     )
 
 

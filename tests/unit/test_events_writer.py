@@ -11,7 +11,7 @@ import pytest
 from synthetic_log import header
 
 from hpcpipe.events import EventWriter
-from hpcpipe.events.schema import CLOCK, DECISIONS, EVENTS, GROUPS, STEPS
+from hpcpipe.events.schema import CLOCK, DECISIONS, EVENTS, GROUPS, SCHEMA_VERSION, STEPS
 from hpcpipe.events.tables import Clock, Decisions, Events, Steps
 from hpcpipe.plan import Kind, TimeClass
 
@@ -192,4 +192,4 @@ def test_h5dump_reads_a_closed_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "(0): 1, 2, 3" in done.stdout
     assert '"bf' in done.stdout
-    assert '"1.0.0"' in done.stdout
+    assert f'"{SCHEMA_VERSION}"' in done.stdout
