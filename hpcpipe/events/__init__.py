@@ -1,5 +1,6 @@
 """The event log: what every rank did and when, in an HDF5 file a rank or a node, merged when read."""
 
+from hpcpipe.events.causality import Causality, causality
 from hpcpipe.events.clock import ClockFit
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
@@ -11,6 +12,7 @@ from hpcpipe.events.writer import EventWriter
 
 __all__ = [
     "FLAG_BACKWARD",
+    "Causality",
     "ClockFit",
     "EventWriter",
     "Events",
@@ -19,6 +21,7 @@ __all__ = [
     "RankLog",
     "RunLog",
     "Steps",
+    "causality",
     "open_run",
     "ring_bytes",
 ]

@@ -79,11 +79,17 @@ class Collector:
                 self._drain()
                 last = time.monotonic()
         self._drain()
+        for ring in self._rings:
+            ring.words[LOST] += ring.pending  # they were tried for the last time
+        complete = not any(ring.pending for ring in self._rings)
         assert self._file is not None
         try:
             self._file.finish([bool(ring.words[CLOSED]) for ring in self._rings])
         except OSError as error:
-            self.fault = error
+            self.fault = error if complete or self.fault is None else self.fault
+        else:
+            if complete:
+                self.fault = None  # even a file that had vanished is there again, and whole
 
     def _pause(self, last: float) -> float | None:
         if self._shared:

@@ -176,3 +176,4 @@ def _copy(
             if len(mine):
                 target[start : start + len(mine)] = mine
                 place[rank] = start + len(mine)
+    target.flush()  # a fault is raised here; where the dataset is merely closed it would be swallowed

@@ -6,6 +6,7 @@ It knows the file and its layout, not where rows come from nor which thread it r
 import errno
 import os
 import re
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from hpcpipe.events.schema import FLUSHED, GROUPS, RANKS, RANKS_GROUP, stored_co
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, 524)
 """What flock says on Lustre without `-o flock`, GPFS and NFS; 524 is ENOTSUPP, which some of them leak."""
 _LOCK_WORDS = re.compile(r"unable to (?:un)?lock file.*?errno = (\d+)", re.DOTALL)
+_ERRNO_WORDS = re.compile(r"errno = (\d+)")
 _VARIABLE = "HDF5_USE_FILE_LOCKING"
 
 Rows = Mapping[str, np.ndarray]
@@ -44,6 +46,7 @@ class LogFile:
         self._headers = list(headers)
         self._compression = compression
         self._node = node
+        self._fault: OSError | None = None
         self._columns = {name: stored_columns(name, node=node) for name in GROUPS}
         self._flushed = np.zeros(len(GROUPS), dtype="<i8")
         self._clocks: list[list[np.ndarray]] = [[] for _ in headers]
@@ -64,18 +67,26 @@ class LogFile:
             It cannot be written. The same rows may be given again, alone or with more.
         """
         merged = {name: self._merge(name, parts) for name in GROUPS}
-        with self._faults("write"):
-            counts = self._flushed.copy()
-            for index, (name, rows) in enumerate(merged.items()):
-                self._appenders[name].append(int(self._flushed[index]), rows)
-                counts[index] += len(next(iter(rows.values())))
-            self._count(counters)
-            if np.any(counts != self._flushed):
-                self._file[FLUSHED][...] = counts
-                self._file[FLUSHED].flush()
-        self._flushed = counts
+        try:
+            with self._faults("write"):
+                self._append(merged, counters)
+        except OSError as error:
+            self._fault = error
+            raise
+        self._fault = None
         for clocks, rows in zip(self._clocks, parts, strict=True):
             clocks.append(rows["clock"])
+
+    def _append(self, merged: Mapping[str, Rows], counters: Sequence[Mapping[str, int]]) -> None:
+        counts = self._flushed.copy()
+        for index, (name, rows) in enumerate(merged.items()):
+            self._appenders[name].append(int(self._flushed[index]), rows)
+            counts[index] += len(next(iter(rows.values())))
+        self._count(counters)
+        if np.any(counts != self._flushed):
+            self._file[FLUSHED][...] = counts
+            self._file[FLUSHED].flush()
+        self._flushed = counts
 
     def vanished(self) -> OSError | None:
         """Return a fault if the path no longer names this file: removed, or replaced by somebody."""
@@ -97,25 +108,37 @@ class LogFile:
         """
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
-            with self._faults("finish"):
+            with self._faults("write"):
+                if self._fault is not None:
+                    raise self._fault
                 self._conclude(closed)
-            with self._faults("pack"), create_file(partial, "w") as target:
-                pack(self._file, target, self._headers, node=self._node, compression=self._compression)
-                write_totals(target)
-        except OSError:
-            with suppress(OSError, RuntimeError, ValueError):
+            with self._faults("pack"):
+                self._pack(partial)
+            with self._faults("close"):
                 self._file.close()
+                partial.replace(self.path)
+        except OSError:
+            if self._fault is None:
+                with suppress(OSError, RuntimeError, ValueError):
+                    self._file.close()
+            abandon(self._file)
             with suppress(OSError, RuntimeError, KeyError), h5py.File(self.path, "r+", locking=False) as file:
                 write_totals(file)
                 file.attrs["complete"] = 1
             raise
-        else:
-            with self._faults("close"):
-                self._file.close()
-                partial.replace(self.path)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+    def _pack(self, partial: Path) -> None:
+        target = create_file(partial, "w")
+        try:
+            pack(self._file, target, self._headers, node=self._node, compression=self._compression)
+            write_totals(target)
+            target.close()
+        except BaseException:
+            abandon(target)
+            raise
 
     def _merge(self, name: str, parts: Sequence[Rows]) -> Rows:
         if not self._node:
@@ -155,14 +178,14 @@ class LogFile:
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:  # HDF5 reports some failed writes as the latter two
+            code = _errno(error)
             if isinstance(error, FileExistsError):
                 words = "it exists already; every start of a run writes a file of its own"
             elif (number := lock_trouble(error)) is not None:
                 words = f"the file system cannot lock files (errno {number}): export {_VARIABLE}=FALSE"
             else:
-                words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else _first_line(error)
+                words = os.strerror(code) if code else _first_line(error)
             sentence = f"cannot {doing} the event log {self.path}: {words}"
-            code = error.errno if isinstance(error, OSError) else None
             raise (OSError(code, sentence) if code else OSError(sentence)) from error
 
 
@@ -184,11 +207,37 @@ def create_file(path: Path, mode: str) -> h5py.File:
         return h5py.File(path, mode, libver=LIBVER, locking=False)
 
 
+def abandon(file: h5py.File) -> None:
+    """Close a file that cannot be written any more, without a word and as it is on disk.
+
+    HDF5 keeps what it could not write, tries again whenever it can, and may crash over it when the process ends. So it
+    is made to write to a file in memory that is nobody's.
+    """
+    if not file:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)  # it holds for files in memory too
+    with suppress(OSError, RuntimeError, ValueError):
+        descriptor, instead = file.id.get_vfd_handle(), os.memfd_create("hpcpipe-abandoned")
+        os.dup2(instead, descriptor)
+        os.close(instead)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        file.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def lock_trouble(error: BaseException) -> int | None:
     """Return the errno with which a file system has refused to lock a file at all, None if it is another trouble."""
     found = _LOCK_WORDS.search(str(error))
     number = int(found[1]) if found else None
     return number if number in _NO_LOCKS else None
+
+
+def _errno(error: Exception) -> int | None:
+    """Return the system's reason, which HDF5 often has only in its text."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = _ERRNO_WORDS.search(str(error))
+    return int(found[1]) if found else None
 
 
 def _first_line(error: Exception) -> str:

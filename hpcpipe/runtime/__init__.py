@@ -1,6 +1,7 @@
 """Real time on top of plan/: the ranks, their messages, the engine that runs tasks as the plan chooses them."""
 
-from hpcpipe.runtime.clock import compare_clocks, now
+from hpcpipe.runtime.clock import ClockSample, compare_clocks, now
+from hpcpipe.runtime.clock_watch import ClockWatch
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.ledger import Ledger
@@ -13,6 +14,8 @@ from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.world import World
 
 __all__ = [
+    "ClockSample",
+    "ClockWatch",
     "Engine",
     "Failure",
     "FailureGuard",

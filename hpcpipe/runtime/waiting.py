@@ -5,6 +5,7 @@ On a cluster every rank has its cores and spins; on a laptop with more ranks tha
 
 import os
 import time
+from collections.abc import Callable
 
 _SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
 _YIELDS = 20
@@ -29,6 +30,8 @@ class Waiting:
         self._spins = _SPINS[mode]
         self._empty = 0
         self._sleep = _FIRST_SLEEP
+        self.beside: Callable[[], None] | None = None
+        """Called whenever there is nothing else to do; must be quick and never wait."""
 
     def busy(self) -> None:
         """Start over: the next wait begins with spinning."""
@@ -37,6 +40,8 @@ class Waiting:
 
     def idle(self) -> None:
         """Wait a little, longer the longer nothing has come."""
+        if self.beside is not None:
+            self.beside()
         self._empty += 1
         if self._empty <= self._spins:
             return

@@ -131,7 +131,7 @@ class EventLog:
 
     def _open_own(self, folder: Path) -> None:
         try:
-            folder.mkdir(exist_ok=True)
+            _make(folder)
             path = folder / f"rank_{self._world.rank:05d}.h5"
             self._writer = EventWriter(path, self._header, self._settings.compression)
         except OSError as error:
@@ -157,7 +157,7 @@ class EventLog:
         self._memory, self._leads, self._leader = memory, memory.own == 0, headers[0].rank
         try:
             if self._leads:
-                folder.mkdir(exist_ok=True)
+                _make(folder)
             self._writer = EventWriter.on_node(
                 folder / f"node_{self._leader:05d}.h5",
                 headers,
@@ -191,6 +191,13 @@ class EventLog:
 
 def _header(values: dict[str, Any]) -> LogHeader:
     return LogHeader(**{**values, "mesh": tuple(values["mesh"]), "coords": tuple(values["coords"])})
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot make the folder {folder} of the event log: {error.strerror}") from error
 
 
 def _words(error: OSError) -> str:

@@ -18,6 +18,8 @@ from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
+    ClockSample,
+    ClockWatch,
     FailureGuard,
     Ledger,
     Mesh,
@@ -145,8 +147,10 @@ class _Loop:
         self._watch = PeerWatch(world.comm, peers, run_directory=run_directory, last_words=self._save_log)
         header = _log_header(job, mesh, world, origin, device)
         self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
-        self._compare_clocks()
-        waiting = Waiting(poll)
+        self._record_clock(compare_clocks(mesh.world))
+        waiting = self._waiting = Waiting(poll)
+        self._clocks = ClockWatch(mesh.world, self._record_clock) if job.events.on else None
+        waiting.beside = None if self._clocks is None else self._clocks.poll
         self.rank = Rank(job, layout, mesh=mesh, device=device, waiting=waiting, recorder=self._log.recorder)
         self._ledger = Ledger(mesh.world, entries=3, waiting=waiting)
         self._losses: list[float] = []
@@ -170,7 +174,10 @@ class _Loop:
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
         self.rank.free()
-        self._compare_clocks()
+        self._waiting.beside = None
+        if self._clocks is not None:
+            self._clocks.close(self._waiting)
+        self._record_clock(compare_clocks(self._mesh.world))
         if self._log is not None:
             self._log.finish()
         self.close_files()
@@ -191,8 +198,7 @@ class _Loop:
         write_whole(run_directory / "environment.json", _json(environment))
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
-    def _compare_clocks(self) -> None:
-        sample = compare_clocks(self._mesh.world)
+    def _record_clock(self, sample: ClockSample) -> None:
         if self._log is not None and self._log.writer is not None:
             self._log.writer.clock(*sample)
 

@@ -60,14 +60,15 @@ def check_rows(log: RankLog) -> int:
     assert np.array_equal(events.peer, rows % 5)
     assert np.array_equal(events.nbytes, 4 * rows)
     assert np.array_equal(log.steps.t_begin, 137 * np.arange(1, len(log.steps) + 1))
-    assert len(rows) == 137 * len(log.steps)
+    assert 137 * len(log.steps) <= len(rows) <= 137 * (len(log.steps) + 1)
     return len(rows)
 
 
-@pytest.mark.timeout(240)
-def test_a_killed_writer_leaves_everything_up_to_its_last_flush(tmp_path: Path) -> None:
-    chance = random.Random(7)
-    for attempt in range(20):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
+def test_a_killed_writer_leaves_everything_up_to_its_last_flush(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)
+    for attempt in range(kills):
         path = tmp_path / f"rank_{attempt:05d}.h5"
         process = start_writer(path, 1_000_000)
         assert process.stdout is not None
