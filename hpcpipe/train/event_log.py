@@ -43,12 +43,11 @@ class EventLog:
             return
         if settings.aggregate == "rank" or not self._open_node(folder):
             self._open_own(folder)
-        faults = world.collect(self._fault)
-        if faults[self._leader]:
-            self._writer = None
+        if leaders_fault := world.collect(self._fault)[self._leader]:
+            self._writer, self._fault = None, leaders_fault
         if self._fault and settings.required:
             raise OSError(self._fault)
-        self._warn(faults, "the training goes on")
+        self._warn(world.collect(self._fault), "the training goes on")
 
     @property
     def recorder(self) -> EventWriter | NoLog:
