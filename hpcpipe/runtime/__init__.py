@@ -3,19 +3,23 @@
 `stage` needs torch and is imported where it is meant; the rest needs no array library but numpy.
 """
 
-from hpcpipe.runtime.clock import compare_clocks, now
+from hpcpipe.runtime.clock import ClockSample, compare_clocks, now
+from hpcpipe.runtime.clock_watch import ClockWatch
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.late import LateMailbox
 from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
+from hpcpipe.runtime.node_memory import NodeMemory
 from hpcpipe.runtime.peers import Peer, PeerWatch
 from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.world import World
 
 __all__ = [
+    "ClockSample",
+    "ClockWatch",
     "Engine",
     "Failure",
     "FailureGuard",
@@ -25,6 +29,7 @@ __all__ = [
     "Mailbox",
     "Mesh",
     "NoBuckets",
+    "NodeMemory",
     "Peer",
     "PeerLostError",
     "PeerWatch",

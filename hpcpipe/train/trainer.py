@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
+    ClockSample,
+    ClockWatch,
     FailureGuard,
     Ledger,
     Mesh,
@@ -30,9 +32,10 @@ from hpcpipe.runtime import (
     compare_clocks,
 )
 from hpcpipe.train.environment import describe_environment
+from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
-from hpcpipe.train.rank import NoLog, Rank
+from hpcpipe.train.rank import Rank
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
 
@@ -127,7 +130,7 @@ class _Loop:
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
-        self._log: EventWriter | None = None
+        self._log: EventLog | None = None
         self._metrics_file: MetricsFile | None = None
         self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
@@ -145,10 +148,14 @@ class _Loop:
         peers = [Peer(**introduction) for introduction in world.collect(asdict(me))]
         if world.rank == 0:
             write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
-        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
-        self._log = _open_log(job, mesh, world, run_directory, origin, device.name) if job.events.on else None
-        offset = self._compare_clocks()
-        waiting = Waiting(poll)
+        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory, last_words=self._save_log)
+        header = _log_header(job, mesh, world, origin, device.name)
+        self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
+        sample = compare_clocks(mesh.world)
+        self._record_clock(sample)
+        waiting = self._waiting = Waiting(poll)
+        self._clocks = ClockWatch(mesh.world, self._record_clock) if job.events.on else None
+        waiting.beside = None if self._clocks is None else self._clocks.poll
         self._rate = rate_of(job)
         self.rank = Rank(
             job,
@@ -156,10 +163,10 @@ class _Loop:
             mesh=mesh,
             device=device,
             waiting=waiting,
-            recorder=self._log or NoLog(),
-            clock_shifts=_clock_shifts(world, offset),
+            recorder=self._log.recorder,
+            clock_shifts=_clock_shifts(world, sample.offset),
         )
-        self._ledger = Ledger(mesh.world, entries=2, waiting=waiting)
+        self._ledger = Ledger(mesh.world, entries=3, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
             self._reporter.begin(layout)
@@ -171,7 +178,7 @@ class _Loop:
             before_step(step, self.rank)
             times.append(self.rank.engine.run_step(step))
             finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm])
+            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty()])
             if not finite:
                 break
         finite = self._settle(times) and finite
@@ -181,7 +188,12 @@ class _Loop:
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
         self.rank.free()
-        self._compare_clocks()
+        self._waiting.beside = None
+        if self._clocks is not None:
+            self._clocks.close(self._waiting)
+        self._record_clock(compare_clocks(self._mesh.world))
+        if self._log is not None:
+            self._log.finish()
         self.close_files()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
@@ -190,23 +202,26 @@ class _Loop:
 
     def close_files(self) -> None:
         """Close what is open; may be called twice."""
-        log, self._log = self._log, None
-        for file in (log, self._metrics_file, self._reporter):
+        for file in (self._log, self._metrics_file, self._reporter):
             if file is not None:
                 file.close()
         self._metrics_file = self._reporter = None
 
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
-        (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
-    def _compare_clocks(self) -> int:
-        sample = compare_clocks(self._mesh.world)
+    def _record_clock(self, sample: ClockSample) -> None:
+        if self._log is not None and self._log.writer is not None:
+            self._log.writer.clock(*sample)
+
+    def _save_log(self) -> None:
         if self._log is not None:
-            self._log.clock(*sample)
-        return sample.offset
+            self._log.last_words()
+
+    def _log_is_faulty(self) -> float:
+        return float(self._log is not None and self._log.faulty)
 
     def _settle(self, times: list[StepTimes]) -> bool:
         """Take the sums of the step posted last and pass them on; return whether its loss is a number."""
@@ -214,7 +229,9 @@ class _Loop:
         if sums is None:
             return True
         step = len(self._losses)
-        loss, square_norm = (math.nan, math.nan) if self._emulated else sums
+        loss, square_norm, faulty_logs = sums
+        if self._emulated:
+            loss = square_norm = math.nan
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
@@ -229,11 +246,13 @@ class _Loop:
             dispatch=settings.dispatch,
         )
         self._write(metrics, times[step])
+        if self._log is not None:
+            self._log.note_faulty(faulty_logs)
         return self._emulated or math.isfinite(loss)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
-        if self._log is not None:
-            self._log.step(
+        if self._log is not None and (writer := self._log.writer) is not None:
+            writer.step(
                 metrics.step,
                 times.begin,
                 times.end,
@@ -245,17 +264,16 @@ class _Loop:
                 bucket_bytes=sum(self.rank.buckets.num_bytes(b) for b in range(len(self.rank.buckets))),
                 peak_bytes=self._device.peak_bytes(),
             )
-            if (metrics.step + 1) % self._job.events.flush_every == 0:
-                self._log.flush()
+            self._log.settle(metrics.step)
         if self._metrics_file is not None:
             self._metrics_file.write(metrics)
         if self._reporter is not None:
             self._reporter.step(metrics)
 
 
-def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: str) -> EventWriter:
+def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: str) -> LogHeader:
     place = mesh.place
-    header = LogHeader(
+    return LogHeader(
         job_toml=job.to_toml(),
         job_sha256=job.sha256,
         world_size=world.size,
@@ -269,9 +287,6 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
         restart=origin.restart,
         mpi_library=world.mpi_library,
         git_revision=origin.git_revision,
-    )
-    return EventWriter(
-        run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression
     )
 
 
