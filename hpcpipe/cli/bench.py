@@ -47,7 +47,7 @@ def _print(table: "BenchTable") -> None:
 
     console = make_console()
     console.print(Text(table.title, style="bold"))
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns:
         words = all(isinstance(row[table.columns.index(column)], str) for row in table.rows)
         shown.add_column(column.name, justify="left" if words else "right", overflow="fold", no_wrap=True)

@@ -113,6 +113,7 @@ class Collector:
     def _drain(self) -> None:
         """Write all rows that wait; after a fault the same rows are tried again the next time."""
         assert self._file is not None
+        began = time.thread_time()
         hurried = [ring for ring in self._rings if ring.words[HURRY]]
         for ring in hurried:
             ring.words[HURRY] = 0
@@ -125,7 +126,8 @@ class Collector:
         written = False
         try:
             held = self._file.append([rows for rows, _ in parts], counters)
-            self._rest = min(max(_SHORTEST_PAUSE_S, held / _SHARE), _LONGEST_REST_S)
+            taken = max(held, time.thread_time() - began)
+            self._rest = min(max(_SHORTEST_PAUSE_S, taken / _SHARE), _LONGEST_REST_S)
         except OSError as error:
             self.fault = error
         except Exception as error:  # whatever it is, nobody may wait for this thread for ever

@@ -5,13 +5,14 @@ side takes a lock: the writer alone moves the heads, the drainer alone moves the
 """
 
 import platform
+import struct
 import time
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from hpcpipe.events.schema import CLOCK, DECISIONS, EVENTS, STEPS, row_dtype
+from hpcpipe.events.schema import CLOCK, DECISIONS, EVENTS, STEPS, row_dtype, row_struct
 
 EVENT_ROWS = 1 << 16
 NODE_EVENT_ROWS = 1 << 14
@@ -26,6 +27,8 @@ _WORD_BYTES: Final = 8 * _NUM_WORDS
 _EVENT_DTYPE = row_dtype(EVENTS)
 _NOTE_BYTES = 8 * (1 + -(-max(row_dtype(columns).itemsize for columns in NOTE_GROUPS.values()) // 8))
 _NOTE_DTYPE = np.dtype([("group", "<i8"), ("row", f"V{_NOTE_BYTES - 8}")])
+_NOTE_GROUP = struct.Struct("<q")
+_NOTE_STRUCTS = {name: (index, row_struct(columns)) for index, (name, columns) in enumerate(NOTE_GROUPS.items())}
 _PAUSE_S = 0.0002
 
 Fence = Callable[[], None]
@@ -60,6 +63,7 @@ class Ring:
         self.event_memory = whole[_WORD_BYTES:end]
         self.fence = None if platform.machine() in ("x86_64", "AMD64") else fence
         self._events = np.frombuffer(self.event_memory, dtype=_EVENT_DTYPE)
+        self._note_memory = whole[end:]
         self._notes = np.frombuffer(whole, dtype=_NOTE_DTYPE, offset=end, count=NOTE_ROWS)
 
     # The writer's side.
@@ -94,11 +98,10 @@ class Ring:
         if not self.wait_for_room(NOTE_TAIL, head + 1 - NOTE_ROWS, wake):
             words[LOST] += 1
             return
-        index = list(NOTE_GROUPS).index(group)
-        slot = self._notes[head % NOTE_ROWS : head % NOTE_ROWS + 1]
-        packed = np.array([row], dtype=row_dtype(NOTE_GROUPS[group])).tobytes()
-        slot["group"] = index
-        slot["row"] = np.void(packed.ljust(_NOTE_BYTES - 8, b"\0"))
+        at = head % NOTE_ROWS * _NOTE_BYTES
+        index, packed = _NOTE_STRUCTS[group]
+        _NOTE_GROUP.pack_into(self._note_memory, at, index)
+        packed.pack_into(self._note_memory, at + _NOTE_GROUP.size, *row)
         if self.fence is not None:
             self.fence()
         words[NOTE_HEAD] = head + 1

@@ -103,7 +103,7 @@ FLUSHED = "flushed"
 FLUSHED_DESCRIPTION = f"rows written whole, of {', '.join(GROUPS)}; rows past them are not to be trusted"
 
 
-_STRUCT_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "|u1": "B", "<f8": "d"}
+_STRUCT_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "|u1": "B", "<f8": "d", "S64": "64s", "S256": "256s"}
 
 
 def stored_columns(name: str, *, node: bool) -> tuple[Column, ...]:
@@ -117,5 +117,5 @@ def row_dtype(columns: tuple[Column, ...]) -> np.dtype:
 
 
 def row_struct(columns: tuple[Column, ...]) -> struct.Struct:
-    """Return what packs the numbers of one row into the bytes of `row_dtype`."""
+    """Return what packs one row, its texts as bytes, into the bytes of `row_dtype`."""
     return struct.Struct("<" + "".join(_STRUCT_CODES[column.dtype] for column in columns))

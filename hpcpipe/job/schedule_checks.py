@@ -213,11 +213,11 @@ def _emulated_times_are_those_of_every_stage(job: Job, _: int | None) -> Iterato
 @CHECKS.needs("device.weight_ms", "schedule.hint")
 def _a_split_backward_has_weight_gradients(job: Job, _: int | None) -> Iterator[Problem]:
     assert isinstance(job.device, Emulated)
-    if job.splits and job.device.weight_ms == 0:
+    if job.splits and job.device.weight_ms == 0 and isinstance(job.model, SyntheticModel):
         yield Problem(
             ("device", "weight_ms"),
             f"hint = {show(job.schedule.hint)} splits the backward, but weight_ms = 0 says that it cannot be split",
-            "set weight_ms to the part of backward_ms that is the weight gradient, often a half",
+            'set weight_ms to the part of backward_ms that is the weight gradient, often a half, or hint = "bf"',
         )
 
 

@@ -116,7 +116,7 @@ class Batch(Section):
 class Schedule(Section):
     """`[schedule]`: what ranks the work, and whether it may wait for its turn."""
 
-    hint: HintName = Field(default="bf", description="ranking of the tasks")
+    hint: HintName = Field(default="critical", description="ranking of the tasks")
     dispatch: Literal["ready", "fixed"] = Field(
         default="ready", description="take what is ready, or wait for the order"
     )
@@ -296,8 +296,18 @@ class Job(Section):
         given = chunks if isinstance(chunks, int) else None
         hint = self.schedule.hint
         if hint in FAMILIES and (given is None or FAMILIES[hint].chunks in (None, given)):
-            return placement_of(hint, stages=stages, chunks=given or FAMILIES[hint].chunks or 2)
+            return placement_of(hint, stages=stages, chunks=given or FAMILIES[hint].chunks or self._usual_chunks)
         return Placement(stages, given or 1)
+
+    @property
+    def _usual_chunks(self) -> int:
+        """Two chunks halve the bubble; a hint that can do with one does where layers or `split` are for one."""
+        stages, split = self.parallel.pipeline, self.parallel.split
+        if FAMILIES[self.schedule.hint].most_chunks is None:
+            return 2
+        too_few = isinstance(self.model, Gpt) and self.model.layers < 2 * stages
+        for_one = isinstance(split, tuple) and len(split) != 2 * stages
+        return 1 if stages == 1 or too_few or for_one else 2
 
     @property
     def splits(self) -> bool:

@@ -87,7 +87,7 @@ def _chunks(value: Any) -> str | int:
 def _hint(value: Any) -> str:
     known = listing([*(show(name) for name in (*ORDERS, *RULES)), '"file:PATH"'], "or")
     if not isinstance(value, str):
-        raise wrong(f"must be {known}, got {describe(value)}", 'for example hint = "bf"')
+        raise wrong(f"must be {known}, got {describe(value)}", 'for example hint = "critical"')
     if value in ORDERS or value in RULES:
         return value
     if value.startswith(FROM_FILE):

@@ -10,6 +10,8 @@ done the backward of but not the weight gradient, at most Q(v). No more than M c
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hpcpipe.plan.flight import chunk_profile
+from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.task import Kind
 
@@ -33,6 +35,8 @@ class Source(NamedTuple):
 def most_held(schedule: Schedule, stage: int) -> tuple[Held, ...]:
     """Return what each chunk of a stage holds at most: under a fixed order its peaks, else what the caps allow."""
     placement, microbatches = schedule.placement, schedule.microbatches
+    if schedule.dispatch == "fixed" and schedule.hint in FAMILIES and FAMILIES[schedule.hint].profiled:
+        return _of_any_profile(schedule, stage)
     if schedule.dispatch == "fixed":
         return tuple(_peaks(schedule, stage, chunk) for chunk in range(placement.chunks))
     limits = schedule.limits[stage]
@@ -67,6 +71,13 @@ def sources(schedule: Schedule, stage: int) -> tuple[Source, ...]:
             after, _ = placement.owner(virtual + 1)
             found.append(Source(Kind.B, chunk, after, mine[chunk].stash))
     return tuple(source for source in found if source.stage != stage)
+
+
+def _of_any_profile(schedule: Schedule, stage: int) -> tuple[Held, ...]:
+    """Return what an order holds at most that is made anew as times are measured: all keep to 1F1B's memory."""
+    stages, chunks = schedule.placement.stages, schedule.placement.chunks
+    rooms = (stages,) if chunks == 1 else (chunk_profile(stage=stage, stages=stages)[0], 2 * stages)
+    return tuple(Held(room, room) for room in (min(schedule.microbatches, room) for room in rooms))
 
 
 def _peaks(schedule: Schedule, stage: int, chunk: int) -> Held:

@@ -1,13 +1,13 @@
 """Everything one rank needs to train, built from the job and put together; released in the opposite order."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcpipe.events import EventWriter
 from hpcpipe.job import Job
 from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.train.layout import Layout
+from hpcpipe.train.measured import schedule_source
 from hpcpipe.train.work import make_work
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Rank:
         clock_shifts: Mapping[int, int],
     ) -> None:
         place = mesh.place
+        self.source = schedule_source(layout.schedule, recorder, place=place, clock_shifts=clock_shifts)
         work = make_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
         self.stage = work.stage
         self.buckets = work.buckets
@@ -47,11 +48,11 @@ class Rank:
             stage=self.stage,
             mailbox=self.mailbox,
             buckets=self.buckets,
-            recorder=recorder,
+            recorder=self.source.recorder,
             waiting=waiting,
             number=place.stage,
-            make_plan=partial(
-                layout.schedule.stage_plan, place.stage, buckets=len(self.buckets), replicated=place.data > 1
+            make_plan=lambda: self.source.schedule.stage_plan(
+                place.stage, buckets=len(self.buckets), replicated=place.data > 1
             ),
         )
 

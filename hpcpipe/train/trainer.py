@@ -166,7 +166,7 @@ class _Loop:
             recorder=self._log.recorder,
             clock_shifts=_clock_shifts(world, sample.offset),
         )
-        self._ledger = Ledger(mesh.world, entries=3, waiting=waiting)
+        self._ledger = Ledger(mesh.world, entries=3 + self.rank.source.entries, waiting=waiting)
         self._losses: list[float] = []
         if self._reporter is not None:
             self._reporter.begin(layout)
@@ -178,7 +178,8 @@ class _Loop:
             before_step(step, self.rank)
             times.append(self.rank.engine.run_step(step))
             finite = self._settle(times)
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty()])
+            own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty())
+            self._ledger.post([*own, *self.rank.source.row()])
             if not finite:
                 break
         finite = self._settle(times) and finite
@@ -229,7 +230,8 @@ class _Loop:
         if sums is None:
             return True
         step = len(self._losses)
-        loss, square_norm, faulty_logs = sums
+        loss, square_norm, faulty_logs, *measured = sums
+        self.rank.source.take(measured)
         if self._emulated:
             loss = square_norm = math.nan
         self._losses.append(loss)

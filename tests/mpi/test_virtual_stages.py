@@ -23,6 +23,8 @@ SCHEDULES = [
     ("zbv", "fixed"),
     ("zbv", "ready"),
     ("bfw", "ready"),
+    ("critical", "fixed"),
+    ("critical", "ready"),
 ]
 
 

@@ -27,6 +27,8 @@ message_bytes = 1000000
 pipeline = {STAGES}
 [batch]
 microbatches = {MICROBATCHES}
+[schedule]
+hint = "bf"
 """
 NOISY = ('variability.compute={model="lognormal",sigma=0.5}', 'variability.network={model="lognormal"}')
 

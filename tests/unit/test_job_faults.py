@@ -323,7 +323,7 @@ def test_fewer_slots_than_a_fixed_order_fills_are_refused(tmp_path: Path, hint: 
 
 
 def test_waiting_for_a_rule_is_refused_and_an_order_named(tmp_path: Path) -> None:
-    fault = fault_of(extended(tmp_path, '[schedule]\ndispatch = "fixed"\n'))
+    fault = fault_of(extended(tmp_path, '[schedule]\nhint = "bf"\ndispatch = "fixed"\n'))
     assert fault.key == "schedule.dispatch"
     assert fault.hint == 'set hint = "1f1b", or dispatch = "ready"'
 

@@ -27,6 +27,8 @@ backward_ms = [10, 12]
 weight_ms = 5.0
 [parallel]
 pipeline = 2
+[schedule]
+hint = "bf"
 """
 
 
@@ -114,9 +116,28 @@ def test_real_and_synthetic_do_not_mix(tmp_path: Path) -> None:
 
 def test_virtual_stages_need_layers_and_split_entries(tmp_path: Path) -> None:
     path = write_job(tmp_path, VALID)
-    assert "2 stages x 3 chunks" in fault_of(path, "parallel.chunks=3").message
+    assert "2 stages x 3 chunks" in fault_of(path, "schedule.hint=bf", "parallel.chunks=3").message
     assert "pipeline x chunks = 4" in fault_of(path, "parallel.chunks=2", "parallel.split=[2,2]").message
     assert load_job(path, ["parallel.chunks=2", "parallel.split=[1,1,1,1]"]).chunks == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "chunks"),
+    [
+        ((), 2),
+        (("model.layers=3",), 1),
+        (("parallel.split=[3,1]",), 1),
+        (("parallel.split=[1,1,1,1]",), 2),
+        (("parallel.pipeline=1",), 1),
+        (("schedule.hint=bf",), 1),
+    ],
+)
+def test_the_usual_hint_takes_two_chunks_where_the_layers_are_there_for_them(
+    tmp_path: Path, settings: tuple[str, ...], chunks: int
+) -> None:
+    job = load_job(write_job(tmp_path, VALID), settings)
+    assert job.chunks == chunks
+    assert job.placement.shape == ("v" if chunks == 2 else "round-robin")
 
 
 @pytest.mark.parametrize(("key", "models"), [("compute", COMPUTE), ("network", NETWORK)])

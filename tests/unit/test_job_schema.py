@@ -20,7 +20,7 @@ def test_what_is_left_out_gets_its_default_or_comes_from_elsewhere(tmp_path: Pat
     assert job.data.seq_len == job.model.context == 32
     assert job.data.resolved_path == tmp_path / "corpus.txt"
     assert job.parallel.ranks == 2
-    assert (job.schedule.hint, job.schedule.dispatch, job.schedule.in_flight) == ("bf", "ready", "equal-memory")
+    assert (job.schedule.hint, job.schedule.dispatch, job.schedule.in_flight) == ("critical", "ready", "equal-memory")
     assert job.run.run_dir == Path("runs")
 
 
