@@ -100,10 +100,11 @@ class PeerWatch:
         )
         failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, ExitCode.RANK_FAILED, reason)
         try:
-            if failure.write(self._run_directory):
+            first = failure.write(self._run_directory)
+            if first:
                 sys.stderr.write(f"hpcpipe: {reason}\n")
-            else:  # it has said itself why, or another witness is about to: our abort must not cut it short
+            self._last_words()  # at once: the launcher may end this rank any moment
+            if not first:  # it has said itself why, or another witness is about to: our abort must not cut it short
                 time.sleep(_PATIENCE_S)
-            self._last_words()
         finally:
             abort(self._comm, ExitCode.RANK_FAILED)
