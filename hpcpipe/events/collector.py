@@ -14,6 +14,8 @@ from hpcpipe.events.ring import ASKED, BLOCKED, BLOCKED_NS, CLOSED, DONE, FAULTY
 
 _SHARE = 1 / 200
 """Of the time, for writes that nobody waits for: HDF5 holds the interpreter, which the dispatching thread needs too."""
+_ALLOWANCE_S = 0.2
+"""What writes may take beyond their share: the first steps of a run are in its file soon, should it fail early."""
 _SHORTEST_PAUSE_S, _LONGEST_REST_S = 0.05, 2.0
 _TICK_S = 0.02
 _LONGEST_PAUSE_S = 0.1
@@ -42,6 +44,7 @@ class Collector:
         self._rings = list(rings)
         self._shared = shared
         self._rest = _SHORTEST_PAUSE_S
+        self._begun, self._taken = time.monotonic(), 0.0
         self._wake = threading.Event()
         self._stop = False
         self._file: LogFile | None = None
@@ -126,8 +129,9 @@ class Collector:
         written = False
         try:
             held = self._file.append([rows for rows, _ in parts], counters)
-            taken = max(held, time.thread_time() - began)
-            self._rest = min(max(_SHORTEST_PAUSE_S, taken / _SHARE), _LONGEST_REST_S)
+            self._taken += max(held, time.thread_time() - began)
+            ahead = (self._taken - _ALLOWANCE_S) / _SHARE - (time.monotonic() - self._begun)
+            self._rest = min(max(_SHORTEST_PAUSE_S, ahead), _LONGEST_REST_S)
         except OSError as error:
             self.fault = error
         except Exception as error:  # whatever it is, nobody may wait for this thread for ever

@@ -18,6 +18,8 @@ from hpcpipe.train.rank import NoLog
 
 _PATIENCE_S = 60.0
 _LAST_PATIENCE_S = 1.0
+_FIRST_STEPS = 8
+"""A run that dies does so in its first steps more often than later: they are in the file before the next one begins."""
 
 
 class EventLog:
@@ -66,7 +68,7 @@ class EventLog:
         return bool(self._fault) or (writer is not None and (writer.fault is not None or writer.lost > 0))
 
     def settle(self, step: int) -> None:
-        """Hand the events of a finished step to the thread that writes.
+        """Hand the events of a finished step to the thread that writes; wait for it in the first steps of a run.
 
         Raises
         ------
@@ -76,7 +78,9 @@ class EventLog:
         if self._writer is None:
             return
         if (step + 1) % self._settings.flush_every == 0:
-            self._writer.flush(wait=False)
+            own_file = self._memory is None
+            with suppress(OSError):  # it stays in `fault`
+                self._writer.flush(wait=own_file and step < _FIRST_STEPS, patience_s=_LAST_PATIENCE_S)
         if self._settings.required and self.faulty:
             raise OSError(self._describe())
 
