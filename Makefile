@@ -84,6 +84,11 @@ test-nightly: venv ## the property tests of the schedules with 20,000 cases (min
 	$(SAY) "property tests, 20,000 cases"
 	@$(BIN)/python -m pytest -v tests/unit -m nightly --timeout=1200
 
+.PHONY: test-long
+test-long: venv ## the tests that take minutes
+	$(SAY) "long tests"
+	@$(BIN)/python -m pytest -q -m long tests/unit tests/run
+
 PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
 
 .PHONY: test-mpi

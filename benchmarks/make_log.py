@@ -106,7 +106,7 @@ def _create(folder: Path, rank: int, size: Size, compression: str) -> h5py.File:
         started_utc="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
     file = h5py.File(folder / f"rank_{rank:05d}.h5", "x", libver=LIBVER, rdcc_nbytes=1 << 16)
-    create_layout(file, header, compression=compression, complete=True)
+    create_layout(file, [header], compression=compression, complete=True)
     return file
 
 

@@ -236,8 +236,12 @@ def _gaps(
         )
     early = sum(cursor.early for cursor in cursors)
     if early:
-        worst = f"{max(cursor.earliest for cursor in cursors) / 1e3:.0f} µs"
-        gaps.append(f"{early} messages seem to arrive before they were sent, by up to {worst}: clocks are off")
+        worst, known = max(cursor.earliest for cursor in cursors), 2 * max(rank.clock.uncertainty for rank in run.ranks)
+        cause = "no more than" if worst <= known else "clocks are off by more than"
+        gaps.append(
+            f"{early} messages seem to arrive before they were sent, by up to {worst / 1e3:.0f} µs: "
+            f"{cause} the uncertainty of two clocks explains ({known / 1e3:.0f} µs)"
+        )
     late = [cursor for cursor in cursors if cursor.late]
     if late:
         count = sum(cursor.late for cursor in late)

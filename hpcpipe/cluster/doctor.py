@@ -260,6 +260,13 @@ def _run_folder(run_dir: Path, answer: Answer) -> Iterator[Check]:
         yield Check(name, "fail", f"a log cannot be written in {folder}: {answer['error']}", lock)
     elif answer["follow"] != [0, 1, 2]:
         yield Check(name, "warn", f"a log cannot be read while it is written: {answer['follow']}", lock)
+    elif "no_locks" in answer:
+        detail = f"files cannot be locked here ({answer['no_locks']}); logs are written without locks"
+        hint = (
+            "nothing is wrong with that: each log has one writer; other HDF5 programs may need "
+            "`export HDF5_USE_FILE_LOCKING=FALSE`"
+        )
+        yield Check(name, "warn", detail, hint)
     else:
         yield Check(name, "pass", "can be read while it is written; files are synced and renamed")
 

@@ -28,10 +28,17 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Cpu:
-    """Runs tasks in the calling thread with this rank's share of the cores that `sharing_ranks` ranks may use."""
+    """Runs tasks in the calling thread with this rank's share of the cores that `sharing_ranks` ranks may use.
+
+    OMP_NUM_THREADS may say less: on cores that others use too, threads that wait for each other at every operation
+    wait for the scheduler, and steps take a hundred times as long.
+    """
 
     def __init__(self, *, sharing_ranks: int) -> None:
         self.threads = max(1, len(os.sched_getaffinity(0)) // sharing_ranks)
+        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list has one entry a nesting level
+        if asked.isdecimal() and int(asked) > 0:
+            self.threads = min(self.threads, int(asked))
         torch.set_num_threads(self.threads)
         self.device = torch.device("cpu")
 

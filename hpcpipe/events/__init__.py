@@ -1,8 +1,11 @@
-"""The event log: what every rank did and when, in one HDF5 file a rank, written as it happens and merged when read."""
+"""The event log: what every rank did and when, in an HDF5 file a rank or a node, merged when read."""
 
+from hpcpipe.events.causality import Causality, causality
+from hpcpipe.events.clock import ClockFit
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_rank, open_run
+from hpcpipe.events.ring import ring_bytes
 from hpcpipe.events.rows import MemoryRows, StoredRows, held_open
 from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_RECOMPUTED, FLAG_REPLAYED
 from hpcpipe.events.tables import Events, Steps
@@ -12,6 +15,8 @@ __all__ = [
     "FLAG_BACKWARD",
     "FLAG_RECOMPUTED",
     "FLAG_REPLAYED",
+    "Causality",
+    "ClockFit",
     "EventWriter",
     "Events",
     "LogError",
@@ -21,7 +26,9 @@ __all__ = [
     "RunLog",
     "Steps",
     "StoredRows",
+    "causality",
     "held_open",
     "open_rank",
     "open_run",
+    "ring_bytes",
 ]

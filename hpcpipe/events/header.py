@@ -41,8 +41,8 @@ _NAMES = {"job_toml": "job"}
 _TRIPLES = ("mesh", "coords")
 
 
-def write_header(file: "h5py.File", header: LogHeader, *, complete: bool) -> None:
-    """Write all root attributes."""
+def write_header(file: "h5py.File", header: LogHeader, *, complete: bool, node: bool = False) -> None:
+    """Write all root attributes; `node` tells a file of a node, whose rows name their rank."""
     import numpy as np
 
     attributes = file.attrs
@@ -53,6 +53,7 @@ def write_header(file: "h5py.File", header: LogHeader, *, complete: bool) -> Non
     for field in LogHeader.__dataclass_fields__:
         value = getattr(header, field)
         attributes[_NAMES.get(field, field)] = np.asarray(value, dtype="<i4") if field in _TRIPLES else value
+    attributes["layout"] = "node" if node else "rank"
     attributes["complete"] = int(complete)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from hpcpipe.events.clock import ClockFit, fit_clock
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
-from hpcpipe.events.rank_file import RankFile, read_rank_file
+from hpcpipe.events.rank_file import RankFile, read_log_file
 from hpcpipe.events.rows import Rows, StoredRows
 from hpcpipe.events.tables import Decisions, Events, Steps
 
 _NAMED_GAPS = 8
+_NAMES = ("rank_*.h5", "node_*.h5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class RankLog:
     """One rank's log. Times are ns of rank 0's clock; -1 where there is none or the sender's clock is not known.
 
     The events stay in the file until they are read: all of them with `events`, a range of them through `rows`.
+    `blocked`, `blocked_ns`: how often and how long the training waited for a full ring; `lost`: rows that are missing.
     """
 
     header: LogHeader
@@ -32,6 +34,9 @@ class RankLog:
     decisions: Decisions
     clock: ClockFit
     complete: bool
+    blocked: int = 0
+    blocked_ns: int = 0
+    lost: int = 0
 
     @property
     def rank(self) -> int:
@@ -57,6 +62,19 @@ class RunLog:
         """The header of the first rank; what is the same on all ranks may be read from it."""
         return self.ranks[0].header
 
+    def clock_fit(self, rank: int) -> ClockFit:
+        """Return how the clock of a world rank ran against rank 0's: offset, drift and their uncertainty.
+
+        Raises
+        ------
+        KeyError
+            There is no log of this rank.
+        """
+        for log in self.ranks:
+            if log.rank == rank:
+                return log.clock
+        raise KeyError(rank)
+
 
 def open_run(path: Path | str) -> RunLog:
     """Read the logs of a run, also while it is running.
@@ -77,7 +95,7 @@ def open_run(path: Path | str) -> RunLog:
     faults: list[str] = []
     for each in paths:
         try:
-            files.append(read_rank_file(each))
+            files += read_log_file(each)
         except LogError as error:
             faults.append(str(error))
     if not files:
@@ -106,7 +124,7 @@ def open_rank(path: Path | str, rank: int) -> RankLog:
 
 
 def find_files(path: Path) -> list[Path]:
-    """Return the files of the ranks under `path`.
+    """Return the files of the ranks or nodes under `path`.
 
     Raises
     ------
@@ -118,10 +136,11 @@ def find_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise LogError(f"{path}: there is no such run" + _nearby(path))
     for folder in (path / "events", path, path / "latest" / "events"):
-        found = sorted(folder.glob("rank_*.h5")) if folder.is_dir() else []
+        found = sorted(path for name in _NAMES for path in folder.glob(name)) if folder.is_dir() else []
         if found:
             return found
-    raise LogError(f"{path}: no event log here: expected events/rank_00000.h5, … ([events].on = false in the job?)")
+    expected = "events/rank_00000.h5, … or events/node_00000.h5, …"
+    raise LogError(f"{path}: no event log here: expected {expected} ([events].on = false in the job?)")
 
 
 def _nearby(path: Path) -> str:
@@ -168,6 +187,9 @@ def _correct(file: RankFile, fits: dict[int, ClockFit]) -> RankLog:
         decisions=file.decisions,
         clock=own,
         complete=file.complete,
+        blocked=file.blocked,
+        blocked_ns=file.blocked_ns,
+        lost=file.lost,
     )
 
 
@@ -197,6 +219,17 @@ def _gaps(files: list[RankFile]) -> list[str]:
     empty = [file.header.rank for file in files if file.complete and not len(file.steps)]
     if empty:
         gaps.append(f"{_name_ranks(empty)}: no finished step in the log")
+    for file in files:
+        if file.lost:
+            gaps.append(f"rank {file.header.rank}: {file.lost} rows are missing, the log could not be written then")
+    blocked = [file for file in files if file.blocked]
+    if blocked:
+        ranks, times = _name_ranks([file.header.rank for file in blocked]), sum(file.blocked for file in blocked)
+        longest = max(file.blocked_ns for file in blocked) / 1e6
+        gaps.append(
+            f"{ranks}: waited {times} time{'s' if times > 1 else ''} for the event log, a rank up to {longest:.1f} ms "
+            "together; it counts as runtime"
+        )
     return gaps
 
 

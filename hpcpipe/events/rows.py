@@ -5,6 +5,7 @@ Times come on rank 0's clock; which rows are wanted is the caller's business.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from typing import Protocol
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from hpcpipe.events.clock import ClockFit
 from hpcpipe.events.opening import LogError, open_file
-from hpcpipe.events.schema import KINDS
+from hpcpipe.events.schema import KINDS, RANK, RANKS_GROUP
 from hpcpipe.events.tables import Column, Events
 
 CHUNK_ROWS = 8192
@@ -65,8 +66,29 @@ class MemoryRows:
         return nullcontext()
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a rank's rows are in an open file: from row `first` on, or among those of other ranks at `scattered`."""
+
+    columns: Mapping[str, h5py.Dataset]
+    first: int = 0
+    scattered: NDArray[np.int64] | None = None
+
+    def read(self, name: str, start: int, stop: int) -> Column:
+        dataset = self.columns[name]
+        if self.scattered is None:
+            return np.asarray(dataset[self.first + start : self.first + stop])
+        rows = self.scattered[start:stop]
+        if len(rows) < stop - start:
+            raise OSError(f"{dataset.name} holds {len(self.scattered)} rows of the rank, not {stop}")
+        return np.asarray(dataset[rows[0] : rows[-1] + 1])[rows - rows[0]] if len(rows) else np.asarray(dataset[:0])
+
+
 class StoredRows:
     """A rank's rows in its file, `len` of them at the time when the log was opened.
+
+    A file of a node holds rows of several ranks, mixed while it grows and one rank after the other once it is packed;
+    a rank's rows have the same order in both, so a file that is finished meanwhile is read on.
 
     Parameters
     ----------
@@ -78,8 +100,8 @@ class StoredRows:
 
     def __init__(self, path: Path, group: str, count: int, *, rank: int, fits: dict[int, ClockFit]) -> None:
         self._path, self._group, self._count = path, group, count
-        self._own, self._fits = fits[rank], fits
-        self._columns: dict[str, h5py.Dataset] | None = None
+        self._rank, self._own, self._fits = rank, fits[rank], fits
+        self._held: _Place | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -98,12 +120,13 @@ class StoredRows:
         LogError
             The file is gone or damaged.
         """
-        stop = self._count if stop is None else min(stop, self._count)
+        start, stop, _ = slice(start, stop).indices(self._count)
+        stop = max(start, stop)
         wanted = {*columns, "kind", "peer"} if "t_ready" in columns else set(columns)
         for attempt in range(_ATTEMPTS):
             try:
-                with self._opened() as datasets:
-                    values = {name: np.asarray(datasets[name][start:stop]) for name in wanted}
+                with self._opened() as place:
+                    values = {name: place.read(name, start, stop) for name in wanted}
                 break
             except (OSError, RuntimeError, KeyError) as error:
                 if attempt + 1 == _ATTEMPTS:
@@ -117,22 +140,32 @@ class StoredRows:
         return values
 
     @contextmanager
-    def _opened(self) -> Iterator[Mapping[str, h5py.Dataset]]:
-        if self._columns is not None:
-            yield self._columns
+    def _opened(self) -> Iterator[_Place]:
+        if self._held is not None:
+            yield self._held
             return
         with open_file(self._path) as file:
-            yield file[self._group]
+            yield self._find(file)
 
     @contextmanager
     def held_open(self) -> Iterator[None]:
         """Keep the file open meanwhile, for many reads."""
         with open_file(self._path) as file:
-            self._columns = dict(file[self._group].items())
+            self._held = self._find(file)
             try:
                 yield
             finally:
-                self._columns = None
+                self._held = None
+
+    def _find(self, file: h5py.File) -> _Place:
+        columns = dict(file[self._group].items())
+        if RANK.name not in columns:
+            return _Place(columns)
+        ranks = file[RANKS_GROUP]
+        first = int(ranks["events_first"][()][ranks[RANK.name][()] == self._rank][0])
+        if first >= 0:
+            return _Place(columns, first)
+        return _Place(columns, scattered=np.flatnonzero(columns[RANK.name][()] == self._rank))
 
     def _correct_ready(self, values: dict[str, Column]) -> NDArray[np.int64]:
         """Correct `t_ready`, which of received messages and of waits is in the sender's clock."""

@@ -11,7 +11,7 @@ import numpy as np
 from hpcpipe.plan import Kind, TimeClass
 
 FORMAT = "hpcpipe-events"
-SCHEMA_VERSION = "1.0.0"
+SCHEMA_VERSION = "1.1.0"
 
 FLAG_BACKWARD = 1
 """Bit of `flags`: the message is a gradient and feeds a backward; without it, an activation that feeds a forward."""
@@ -80,11 +80,38 @@ DECISIONS = (
 
 GROUPS = {"events": EVENTS, "steps": STEPS, "clock": CLOCK, "decisions": DECISIONS}
 
+RANK = Column("rank", "<i4", "1", "world rank that the row comes from; only in a file of a node")
+
+RANKS = (
+    Column("rank", "<i4", "1", "world rank"),
+    Column("stage", "<i4", "1", "its pipeline stage"),
+    Column("replica", "<i4", "1", "its data-parallel replica"),
+    Column("slice", "<i4", "1", "its tensor-parallel slice"),
+    Column("device", "S64", "1", "where it computed"),
+    Column("closed", "|u1", "1", "1 once the rank has handed over everything and said so"),
+    Column("blocked", "<i8", "1", "times the training had to wait for its log because the ring was full"),
+    Column("blocked_ns", "<i8", "ns", "how long it waited then"),
+    Column("lost", "<i8", "1", "rows that are missing because the file could not be written and the ring was full"),
+    Column("events_first", "<i8", "1", "first of its rows in `events`; -1 while rows of several ranks lie mixed"),
+    Column("events_count", "<i8", "1", "its rows in `events`; -1 while rows of several ranks lie mixed"),
+    Column("clock_reference", "<i8", "ns", "of the fitted clock: the local time at which `clock_offset` holds"),
+    Column("clock_offset", "<i8", "ns", "this rank's clock minus rank 0's then"),
+    Column("clock_drift", "<f8", "1", "ns that the offset grows per ns"),
+    Column("clock_uncertainty", "<i8", "ns", "largest error of the fitted line between the first and last sample"),
+)
+RANKS_GROUP = "ranks"
+"""One row for each rank of the file, there from the start; the last columns are brought up to date at every flush."""
+
 FLUSHED = "flushed"
 FLUSHED_DESCRIPTION = f"rows written whole, of {', '.join(GROUPS)}; rows past them are not to be trusted"
 
 
-_STRUCT_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "|u1": "B", "<f8": "d"}
+_STRUCT_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "|u1": "B", "<f8": "d", "S64": "64s", "S256": "256s"}
+
+
+def stored_columns(name: str, *, node: bool) -> tuple[Column, ...]:
+    """Return the columns of a group as they are in a rank's or a node's file."""
+    return (RANK, *GROUPS[name]) if node else GROUPS[name]
 
 
 def row_dtype(columns: tuple[Column, ...]) -> np.dtype:
@@ -93,5 +120,5 @@ def row_dtype(columns: tuple[Column, ...]) -> np.dtype:
 
 
 def row_struct(columns: tuple[Column, ...]) -> struct.Struct:
-    """Return what packs the numbers of one row into the bytes of `row_dtype`."""
+    """Return what packs one row, its texts as bytes, into the bytes of `row_dtype`."""
     return struct.Struct("<" + "".join(_STRUCT_CODES[column.dtype] for column in columns))

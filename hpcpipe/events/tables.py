@@ -27,8 +27,8 @@ class Table:
         """Return the names of the columns in the file."""
         return tuple(_RENAMED.get(field.name, field.name) for field in fields(cls))
 
-    def take(self, which: NDArray[Any]) -> Self:
-        """Return the rows of a mask or of indices."""
+    def take(self, which: NDArray[Any] | slice) -> Self:
+        """Return the rows of a mask, of indices or of a range."""
         return replace(self, **{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
 

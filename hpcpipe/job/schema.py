@@ -225,6 +225,8 @@ class Events(Section):
     on: bool = Field(default=True, description="whether a log is written")
     flush_every: Count = Field(default=1, description="steps between two flushes")
     compression: Literal["gzip", "lzf", "none"] = Field(default="gzip", description="compression of the log")
+    aggregate: Literal["rank", "node"] = Field(default="rank", description="one file for each rank, or for each node")
+    required: bool = Field(default=False, description="whether a log that cannot be written ends the run")
 
 
 class Job(Section):

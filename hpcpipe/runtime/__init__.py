@@ -3,13 +3,15 @@
 `stage` needs torch and is imported where it is meant; the rest needs no array library but numpy.
 """
 
-from hpcpipe.runtime.clock import compare_clocks, now
+from hpcpipe.runtime.clock import ClockSample, compare_clocks, now
+from hpcpipe.runtime.clock_watch import ClockWatch
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.late import LateMailbox
 from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
+from hpcpipe.runtime.node_memory import NodeMemory
 from hpcpipe.runtime.peers import Peer, PeerWatch
 from hpcpipe.runtime.snapshot import snapshot
 from hpcpipe.runtime.stop import StopWish
@@ -19,6 +21,8 @@ from hpcpipe.runtime.watchdog import Watchdog
 from hpcpipe.runtime.world import World
 
 __all__ = [
+    "ClockSample",
+    "ClockWatch",
     "Engine",
     "Failure",
     "FailureGuard",
@@ -28,6 +32,7 @@ __all__ = [
     "Mailbox",
     "Mesh",
     "NoBuckets",
+    "NodeMemory",
     "Peer",
     "PeerLostError",
     "PeerWatch",

@@ -9,7 +9,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +42,20 @@ class Peer:
 
 
 class PeerWatch:
-    """A thread that waits for the death of a local peer. Linux 5.3 or newer; elsewhere it does nothing."""
+    """A thread that waits for the death of a local peer. Linux 5.3 or newer; elsewhere it does nothing.
 
-    def __init__(self, comm: "MPI.Intracomm", peers: Sequence[Peer], *, run_directory: Path) -> None:
+    `last_words` is called in that thread before it ends the job.
+    """
+
+    def __init__(
+        self,
+        comm: "MPI.Intracomm",
+        peers: Sequence[Peer],
+        *,
+        run_directory: Path,
+        last_words: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._last_words = last_words
         self._comm = comm
         self._run_directory = run_directory
         self._poll = select.poll()
@@ -92,9 +103,11 @@ class PeerWatch:
         )
         failure = Failure(peer.rank, peer.stage, peer.host, peer.pid, ExitCode.RANK_FAILED, reason)
         try:
-            if failure.write(self._run_directory):
+            first = failure.write(self._run_directory)
+            if first:
                 sys.stderr.write(f"hpcpipe: {reason}\n")
-            else:  # it has said itself why, or another witness is about to: our abort must not cut it short
+            self._last_words()  # at once: the launcher may end this rank any moment
+            if not first:  # it has said itself why, or another witness is about to: our abort must not cut it short
                 time.sleep(_PATIENCE_S)
         finally:
             abort(self._comm, ExitCode.RANK_FAILED)

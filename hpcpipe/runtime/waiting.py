@@ -5,6 +5,7 @@ On a cluster every rank has its cores and spins; on a laptop with more ranks tha
 
 import os
 import time
+from collections.abc import Callable
 
 from hpcpipe.runtime.clock import now
 
@@ -32,6 +33,8 @@ class Waiting:
         self._spins = _SPINS[mode]
         self._empty = 0
         self._sleep = _FIRST_SLEEP
+        self.beside: Callable[[], None] | None = None
+        """Called whenever there is nothing else to do; must be quick and never wait."""
 
     def busy(self) -> None:
         """Start over: the next wait begins with spinning."""
@@ -40,6 +43,8 @@ class Waiting:
 
     def idle(self, due: int | None = None) -> None:
         """Wait a little, longer the longer nothing has come, but not past `due` (ns) where that is known."""
+        if self.beside is not None:
+            self.beside()
         self._empty += 1
         if self._empty <= self._spins:
             return

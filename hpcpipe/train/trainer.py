@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
 from hpcpipe.runtime import (
+    ClockSample,
+    ClockWatch,
     Failure,
     FailureGuard,
     Ledger,
@@ -37,9 +39,10 @@ from hpcpipe.runtime import (
 )
 from hpcpipe.runtime.stop import describe
 from hpcpipe.train.environment import describe_environment
+from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
-from hpcpipe.train.rank import NoLog, Rank
+from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
@@ -151,7 +154,7 @@ class _Loop:
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
-        self._log: EventWriter | None = None
+        self._log: EventLog | None = None
         self._metrics_file: MetricsFile | None = None
         self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
@@ -169,10 +172,14 @@ class _Loop:
         peers = [Peer(**introduction) for introduction in world.collect(asdict(me))]
         if world.rank == 0:
             write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
-        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory)
-        self._log = _open_log(job, mesh, world, run_directory, origin, device.name) if job.events.on else None
-        offset = self._compare_clocks()
-        waiting = Waiting(poll)
+        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory, last_words=self._save_log)
+        header = _log_header(job, mesh, world, origin, device.name)
+        self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
+        sample = compare_clocks(mesh.world)
+        self._record_clock(sample)
+        waiting = self._waiting = Waiting(poll)
+        self._clocks = ClockWatch(mesh.world, self._record_clock) if job.events.on else None
+        waiting.beside = None if self._clocks is None else self._clocks.poll
         self._rate = rate_of(job)
         self.rank = Rank(
             job,
@@ -180,15 +187,15 @@ class _Loop:
             mesh=mesh,
             device=device,
             waiting=waiting,
-            recorder=self._log or NoLog(),
-            clock_shifts=_clock_shifts(world, offset),
+            recorder=self._log.recorder,
+            clock_shifts=_clock_shifts(world, sample.offset),
             replay=replay,
         )
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
-        if self._log is not None and replay is not None:
-            self._log.decision(0, "order", f"replayed from {replay.source}")
+        if self._log.writer is not None and replay is not None:
+            self._log.writer.decision(0, "order", f"replayed from {replay.source}")
         self._wish = wish
-        entries = 2 + len(wish.came) + self.rank.source.entries
+        entries = 3 + len(wish.came) + self.rank.source.entries
         self._ledger = Ledger(mesh.world, entries=entries, waiting=waiting)
         self._phase = "before a step"
         self._watchdog = Watchdog(
@@ -212,8 +219,8 @@ class _Loop:
             self._phase = "step"
             times.append(self.rank.engine.run_step(step))
             self._settle(times)
-            source = self.rank.source
-            self._ledger.post([self.rank.stage.loss(), self.rank.buckets.square_norm, *self._wish.came, *source.row()])
+            own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty())
+            self._ledger.post([*own, *self._wish.came, *self.rank.source.row()])
             if not self._finite or any(self._stops):  # the same on all ranks, as it comes from sums over them
                 break
         self._settle(times)
@@ -226,7 +233,12 @@ class _Loop:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
         self._phase = "end"
         self.rank.free()
-        self._compare_clocks()
+        self._waiting.beside = None
+        if self._clocks is not None:
+            self._clocks.close(self._waiting)
+        self._record_clock(compare_clocks(self._mesh.world))
+        if self._log is not None:
+            self._log.finish()
         self._watchdog.close()
         self.close_files()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
@@ -236,8 +248,7 @@ class _Loop:
 
     def close_files(self) -> None:
         """Close what is open; may be called twice."""
-        log, self._log = self._log, None
-        for file in (log, self._metrics_file, self._reporter):
+        for file in (self._log, self._metrics_file, self._reporter):
             if file is not None:
                 file.close()
         self._metrics_file = self._reporter = None
@@ -246,16 +257,20 @@ class _Loop:
         return {"phase": self._phase, **snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place)}
 
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
-        (run_directory / "events").mkdir(exist_ok=True)
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
         self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
 
-    def _compare_clocks(self) -> int:
-        sample = compare_clocks(self._mesh.world)
+    def _record_clock(self, sample: ClockSample) -> None:
+        if self._log is not None and self._log.writer is not None:
+            self._log.writer.clock(*sample)
+
+    def _save_log(self) -> None:
         if self._log is not None:
-            self._log.clock(*sample)
-        return sample.offset
+            self._log.last_words()
+
+    def _log_is_faulty(self) -> float:
+        return float(self._log is not None and self._log.faulty)
 
     def _settle(self, times: list[StepTimes]) -> None:
         """Take the sums of the step posted last and pass them on."""
@@ -265,10 +280,12 @@ class _Loop:
         if sums is None:
             return
         step = len(self._losses)
-        wishes = 2 + len(self._wish.came)
-        self.rank.source.take(sums[wishes:])
-        loss, square_norm = (math.nan, math.nan) if self._emulated else sums[:2]
-        self._finite, self._stops = self._emulated or math.isfinite(loss), sums[2:wishes]
+        loss, square_norm, faulty_logs, *rest = sums
+        wishes = len(self._wish.came)
+        self.rank.source.take(rest[wishes:])
+        if self._emulated:
+            loss = square_norm = math.nan
+        self._finite, self._stops = self._emulated or math.isfinite(loss), tuple(rest[:wishes])
         self._losses.append(loss)
         settings = self._job.schedule
         metrics = StepMetrics(
@@ -283,10 +300,12 @@ class _Loop:
             dispatch=self._dispatch,
         )
         self._write(metrics, times[step])
+        if self._log is not None:
+            self._log.note_faulty(faulty_logs)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
-        if self._log is not None:
-            self._log.step(
+        if self._log is not None and (writer := self._log.writer) is not None:
+            writer.step(
                 metrics.step,
                 times.begin,
                 times.end,
@@ -298,17 +317,16 @@ class _Loop:
                 bucket_bytes=sum(self.rank.buckets.num_bytes(b) for b in range(len(self.rank.buckets))),
                 peak_bytes=self._device.peak_bytes(),
             )
-            if (metrics.step + 1) % self._job.events.flush_every == 0:
-                self._log.flush()
+            self._log.settle(metrics.step)
         if self._metrics_file is not None:
             self._metrics_file.write(metrics)
         if self._reporter is not None:
             self._reporter.step(metrics)
 
 
-def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: Origin, device: str) -> EventWriter:
+def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: str) -> LogHeader:
     place = mesh.place
-    header = LogHeader(
+    return LogHeader(
         job_toml=job.to_toml(),
         job_sha256=job.sha256,
         world_size=world.size,
@@ -322,9 +340,6 @@ def _open_log(job: Job, mesh: Mesh, world: World, run_directory: Path, origin: O
         restart=origin.restart,
         mpi_library=world.mpi_library,
         git_revision=origin.git_revision,
-    )
-    return EventWriter(
-        run_directory / "events" / f"rank_{world.rank:05d}.h5", header, compression=job.events.compression
     )
 
 

@@ -17,7 +17,7 @@ def hpcpipe(*arguments, cwd, timeout=90, environment=None):
     return subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, **(environment or {})},
+        env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},  # the machine may be busy
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,31 @@ def test_a_log_that_cannot_be_followed_is_a_warning_with_the_variable_to_set(che
     found = checks(files={"follow": "OSError: unable to lock file, errno = 524"})["event log"]
     assert found.status == "warn"
     assert "HDF5_USE_FILE_LOCKING=FALSE" in found.hint
+
+
+def test_a_file_system_without_locks_is_explained_and_no_failure(checks: Any) -> None:
+    found = checks(files={"follow": [0, 1, 2], "no_locks": "unable to lock file, errno = 524"})["event log"]
+    assert found.status == "warn"
+    assert "errno = 524" in found.detail
+    assert "written without locks" in found.detail
+    assert "HDF5_USE_FILE_LOCKING=FALSE" in found.hint
+
+
+def test_the_probe_of_files_meets_locks_that_do_not_work(tmp_path: Path) -> None:
+    """A real flock that fails as Lustre's without -o flock does (openPMD-api 1106)."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "flock.c", tmp_path / "flock.so"
+    source.write_text("#include <errno.h>\nint flock(int f, int o) { (void)f; (void)o; errno = 524; return -1; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    environment = {**child_environment(), "LD_PRELOAD": str(library)}
+    environment.pop("HDF5_USE_FILE_LOCKING", None)
+    command = [sys.executable, "-m", "hpcpipe.cluster.probes", "files", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    answer = json.loads(done.stdout)
+    assert "errno = 524" in answer["no_locks"]
+    assert answer["follow"] == [0, 1, 2]
 
 
 def test_a_failed_check_ends_the_command_with_3_and_stays_readable(

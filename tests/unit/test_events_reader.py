@@ -60,14 +60,15 @@ def check_rows(log: RankLog) -> int:
     assert np.array_equal(events.peer, rows % 5)
     assert np.array_equal(events.nbytes, 4 * rows)
     assert np.array_equal(log.steps.t_begin, 137 * np.arange(1, len(log.steps) + 1))
-    assert len(rows) == 137 * len(log.steps)
+    assert 137 * len(log.steps) <= len(rows) <= 137 * (len(log.steps) + 1)
     return len(rows)
 
 
-@pytest.mark.timeout(240)
-def test_a_killed_writer_leaves_everything_up_to_its_last_flush(tmp_path: Path) -> None:
-    chance = random.Random(7)
-    for attempt in range(20):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.long)])
+def test_a_killed_writer_leaves_everything_up_to_its_last_flush(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)
+    for attempt in range(kills):
         path = tmp_path / f"rank_{attempt:05d}.h5"
         process = start_writer(path, 1_000_000)
         assert process.stdout is not None
@@ -256,6 +257,27 @@ def test_a_newer_minor_version_is_read(tmp_path: Path) -> None:
         file.attrs["schema_version"] = "1.7.0"
         file["events/new_column"] = [1, 2]
     assert open_run(path).ranks[0].rank == 0
+
+
+def test_a_file_of_format_1_0_is_read(tmp_path: Path) -> None:
+    """It has neither `ranks` nor a layout, and nothing about how the ring fared."""
+    path = tmp_path / "rank_00000.h5"
+    with EventWriter(path, header()) as writer:
+        for i in range(10):
+            writer.event(Kind.F, 0, i, 0, i, i + 1, i + 2)
+        writer.clock(0, 0, 1)
+        writer.step(0, 0, 20, loss=2.0, hint="1f1b")
+    with h5py.File(path, "r+") as file:
+        del file["ranks"]
+        for name in ("layout", "blocked", "blocked_ns", "lost"):
+            del file.attrs[name]
+        file.attrs["schema_version"] = "1.0.0"
+    log = open_run(path)
+    (rank,) = log.ranks
+    assert (log.gaps, rank.complete, rank.lost, rank.blocked) == ((), True, 0, 0)
+    assert rank.events.microbatch.tolist() == list(range(10))
+    assert rank.rows.read(["t_end"], 2, 4)["t_end"].tolist() == [4, 5]
+    assert (rank.steps.loss.tolist(), rank.steps.hint.tolist()) == ([2.0], ["1f1b"])
 
 
 def test_a_run_that_does_not_exist_names_the_ones_that_do(tmp_path: Path) -> None:
