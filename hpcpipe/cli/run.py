@@ -68,7 +68,7 @@ def run(
         from hpcpipe.events.recording import ReplayError, check_recorded
 
         try:
-            check_recorded(job, replay)
+            replay = check_recorded(job, replay)
         except ReplayError as error:
             click.echo(f"hpcpipe: {error}; nothing was started", err=True)
             sys.exit(ExitCode.INPUT)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
-from hpcpipe.events.reader import RankLog, open_run
+from hpcpipe.events.reader import RankLog, find_files, open_run
 from hpcpipe.events.schema import FLAG_RECOMPUTED
 from hpcpipe.job import Job
 from hpcpipe.job.planned import schedule_of
@@ -52,8 +52,8 @@ class Recording:
         return tuple(Task(Kind(kind), microbatch, chunk) for kind, microbatch, chunk in rows)
 
 
-def check_recorded(job: Job, source: Path) -> None:
-    """Refuse a log that does not fit; looks at every rank of it.
+def check_recorded(job: Job, source: Path) -> Path:
+    """Refuse a log that does not fit, and return its folder with links followed: `latest` moves on when a run begins.
 
     Raises
     ------
@@ -75,6 +75,7 @@ def check_recorded(job: Job, source: Path) -> None:
         pipeline = [log for log in run.ranks if log.header.coords[1:] == (replica, tensor_slice)]
         pipeline.sort(key=lambda log: log.header.stage)
         check_slots(job, source, [held_of(job, recordings[log.rank]) for log in pipeline])
+    return find_files(source)[0].parent.resolve()
 
 
 def check_settings(job: Job, header: LogHeader, source: Path) -> None:

@@ -26,37 +26,40 @@ forward_ms = 1
 backward_ms = 2
 [parallel]
 pipeline = 4
+[schedule]
+hint = "bf"
 [batch]
 microbatches = 6
 """
 TIMEOUT_S = 4.0
 END_WITHIN_S = 2 * TIMEOUT_S + 12.0
-RANK = 1
+RANK, STEP = 1, 20
 TOLD = {
-    "lose": (2, 6, r"waits for the activation of micro-batch 1 in step 3 from rank 1, which has sent it"),
-    "loop": (1, 6, r"runs F1 of step 3 for \d+ s, at .*sitecustomize.py:\d+ in endless_loop"),
+    "lose": (2, 6, r"waits for the activation of micro-batch 1 in step 20 from rank 1, which has sent it"),
+    "loop": (1, 6, r"runs F1 of step 20 for \d+ s, at .*sitecustomize.py:\d+ in endless_loop"),
     "lock": (1, 6, r"does not answer: a call holds Python's lock"),
     "stop": (1, 6, r"is stopped \(SIGSTOP"),
-    "kill": (1, 4, r"killed by signal 9"),
 }
 
 
-def _run(tmp_path, what):
+def _environment(tmp_path, what):
     (tmp_path / "job.toml").write_text(JOB)
-    environment = {
+    return {
         "PYTHONPATH": os.pathsep.join([str(HANGS), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "HPCPIPE_TEST_HANG": f"{what}:{RANK}:3",
+        "HPCPIPE_TEST_HANG": f"{what}:{RANK}:{STEP}",
         "HPCPIPE_TEST_HANG_TIME": str(tmp_path / "when"),
     }
-    process = hpcpipe("run", "job.toml", "--run-dir", "run", cwd=tmp_path, environment=environment)
-    assert time.time() - float((tmp_path / "when").read_text()) < END_WITHIN_S
-    return process
+
+
+def _seconds_since_fault(tmp_path):
+    return time.time() - float((tmp_path / "when").read_text())
 
 
 @pytest.mark.parametrize("what", TOLD)
 def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends(tmp_path, what):
     rank, code, told = TOLD[what]
-    process = _run(tmp_path, what)
+    process = hpcpipe("run", "job.toml", "--run-dir", "run", cwd=tmp_path, environment=_environment(tmp_path, what))
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
     assert process.returncode == code, process.stderr
     assert re.search(rf"rank {rank}\b", process.stderr), process.stderr
     assert re.search(told, process.stderr), process.stderr
@@ -66,8 +69,6 @@ def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends
     while any(_alive(entry["pid"]) for entry in ranks) and time.monotonic() < give_up:
         time.sleep(0.05)
     assert not [entry["pid"] for entry in ranks if _alive(entry["pid"])]
-    if code == 4:
-        return
     assert process.stderr.count("is the first that is stuck") == 1
     if what == "lock":
         assert "in faulty_start" in process.stderr
@@ -75,9 +76,18 @@ def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends
     answering = [state for n, state in states.items() if n != RANK or what in ("lose", "loop")]
     assert [state["pid"] for state in states.values()] == [entry["pid"] for entry in ranks]
     for state in answering:
-        assert state["step"] == 3
+        assert state["step"] == STEP
         assert {"ready", "receives", "sends", "finished", "waits_for", "running"} <= state.keys()
         assert any("MainThread" in name for name in state["stacks"])
         assert all({"peer", "tag", "posted"} <= inlet.keys() for inlet in state["receives"])
     if what == "loop":
         assert any("in endless_loop" in line for stack in states[RANK]["stacks"].values() for line in stack)
+
+
+def test_a_killed_rank_ends_the_run_at_once_whatever_the_timeout(tmp_path):
+    """That the right one is named is in test_a_rank_fails.py."""
+    process = hpcpipe("run", "job.toml", "--run-dir", "run", cwd=tmp_path, environment=_environment(tmp_path, "kill"))
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+    assert process.returncode == 4
+    assert re.search(r"killed by signal 9|died", process.stderr), process.stderr
+    assert not (tmp_path / "run" / "hang").exists()

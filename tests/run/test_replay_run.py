@@ -24,6 +24,7 @@ pipeline = 3
 [batch]
 microbatches = 8
 [schedule]
+hint = "bf"
 in_flight = "2x"
 [variability]
 compute = { model = "lognormal", sigma = 0.8 }
@@ -40,19 +41,22 @@ def _order(log):
 
 def test_a_run_is_replayed_and_says_so_in_its_log_and_metrics(tmp_path):
     (tmp_path / "job.toml").write_text(JOB)
-    first = hpcpipe("run", "job.toml", "--run-dir", "first", "--quiet", cwd=tmp_path)
+    first = hpcpipe("run", "job.toml", "--quiet", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    again = ("run", "job.toml", "--replay", "first", "--set", "variability.seed=9", "--run-dir")
-    process = hpcpipe(*again, "second", cwd=tmp_path)
+    latest = tmp_path / "runs" / "replayed" / "latest"
+    before = latest.resolve()
+    again = ("run", "job.toml", "--replay", "runs/replayed/latest", "--set", "variability.seed=9")
+    process = hpcpipe(*again, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "replays the order of first" in process.stdout
-    recorded, replayed = open_run(tmp_path / "first"), open_run(tmp_path / "second")
-    for before, after in zip(recorded.ranks, replayed.ranks, strict=True):
-        assert _order(after) == (_order(before)[0], {FLAG_REPLAYED})
-        assert [bytes(what) for what in after.decisions.what] == [b"order"]
-    lines = (tmp_path / "second" / "metrics.jsonl").read_text().splitlines()
+    assert f"replays the order of {before}" in process.stdout
+    recorded, replayed = open_run(before), open_run(latest)
+    assert latest.resolve() != before
+    for old, new in zip(recorded.ranks, replayed.ranks, strict=True):
+        assert _order(new) == (_order(old)[0], {FLAG_REPLAYED})
+        assert [bytes(what) for what in new.decisions.what] == [b"order"]
+    lines = (latest / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["dispatch"] for line in lines} == {"replay"}
-    refused = hpcpipe(*again, "third", "--set", "job.steps=4", cwd=tmp_path)
+    refused = hpcpipe(*again, "--run-dir", "third", "--set", "job.steps=4", cwd=tmp_path)
     assert refused.returncode == 2
     assert "3 whole steps, but this job runs 4" in refused.stderr
     assert "Traceback" not in refused.stderr

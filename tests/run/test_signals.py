@@ -26,6 +26,8 @@ forward_ms = FORWARD
 backward_ms = 2
 [parallel]
 pipeline = 3
+[schedule]
+hint = "bf"
 [batch]
 microbatches = 4
 """
