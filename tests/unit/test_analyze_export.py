@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from jsonschema import validate
-from synthetic_log import Pipeline, write_run
+from synthetic_log import Pipeline, header, write_run
 
 from hpcpipe.analyze import frames
 from hpcpipe.analyze.export import tables, write_tables, write_trace
 from hpcpipe.cli.analyze import analyze
-from hpcpipe.events import open_run
+from hpcpipe.events import EventWriter, open_run
 
 STAGES, MICROBATCHES, FORWARD, BACKWARD, STEPS = 4, 6, 1_000_000, 2_000_000, 3
 
@@ -177,3 +177,21 @@ def test_the_command_writes_all_of_them_and_says_so(run: Path, tmp_path: Path) -
     for written in (tmp_path / "t.json", tmp_path / "p", tmp_path / "c"):
         assert str(written) in result.stdout
         assert written.exists()
+
+
+@pytest.mark.parametrize("option", ["--perfetto", "--html"])
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(run: Path, tmp_path: Path, option: str) -> None:
+    path = tmp_path / "absent" / "a.json"
+    result = CliRunner().invoke(analyze, [str(run), option, str(path)])
+    assert result.exit_code == 2
+    assert f"{path}: cannot be written: No such file" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_log_without_events_has_tables_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    with EventWriter(tmp_path / "events" / "rank_00000.h5", header()) as writer:
+        writer.step(0, 0, 1_000)
+    write_tables(open_run(tmp_path), tmp_path / "out", "parquet")
+    assert len(pl.read_parquet(tmp_path / "out" / "events.parquet")) == 0
+    assert pl.read_parquet(tmp_path / "out" / "pieces.parquet")["t_end"].max() == 1_000

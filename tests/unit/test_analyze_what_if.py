@@ -1,6 +1,8 @@
 """What-if questions about recorded runs: closed forms of schedules, of a network without time and of even stages."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,26 @@ def test_a_log_without_a_whole_job_is_analysed_but_not_simulated(tmp_path: Path)
     result = CliRunner().invoke(analyze, [str(tmp_path), "--what-if", "gpipe"])
     assert result.exit_code == 2
     assert "cannot be simulated again" in result.stderr
+
+
+def test_no_output_of_the_command_imports_mpi_or_torch(tmp_path: Path) -> None:
+    run = store(simulated(tmp_path), tmp_path / "run", [(1, "k=2", "why")])
+    words = [str(run), "--what-if", "zb-h1,ideal-network", "--plot", f"steps:{tmp_path / 'a.svg'}"]
+    for name, value in (("html", "p.html"), ("perfetto", "t.json"), ("parquet", "pq"), ("csv", "csv")):
+        words += [f"--{name}", str(tmp_path / value)]
+    code = (
+        "import sys\nfrom hpcpipe.cli.analyze import analyze\n"
+        f"analyze({words!r}, standalone_mode=False)\nanalyze([{str(run)!r}, '--follow'], standalone_mode=False)\n"
+        "assert not {'mpi4py', 'torch', 'hpcpipe._native'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "5 of 100 steps · steps 0 to 4: 165.00 ms a step" in done.stdout
+    assert "<title>simulated · " in (tmp_path / "p.html").read_text()
+
+
+@pytest.mark.parametrize("others", [["--json"], ["--what-if", "bf"], ["--step", "1"], ["--html", "p.html"], ["other"]])
+def test_following_takes_one_run_and_no_other_options(others: list[str]) -> None:
+    result = CliRunner().invoke(analyze, ["run", "--follow", *others])
+    assert result.exit_code == 2
+    assert "no other options" in result.stderr

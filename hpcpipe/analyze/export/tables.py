@@ -11,6 +11,7 @@ import polars as pl
 
 from hpcpipe.analyze.frames import frames
 from hpcpipe.analyze.stream import row_ranges
+from hpcpipe.analyze.whole_file import whole_file
 from hpcpipe.analyze.windows import StepChoice, make_windows
 from hpcpipe.events import RankLog, RunLog, held_open
 from hpcpipe.events.tables import Events
@@ -72,21 +73,17 @@ def _write(folder: Path, name: str, kind: str, parts: Iterator[pl.DataFrame]) ->
 
 
 def _write_file(frame: pl.DataFrame, path: Path, kind: str) -> None:
-    partial = path.with_name(f".{path.name}")
-    try:
+    with whole_file(path) as partial:
         if kind == "parquet":
             frame.write_parquet(partial)
         else:
             frame.write_csv(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _events(rank: RankLog, ranges: Iterator[tuple[int, int]]) -> Iterator[pl.DataFrame]:
     names = Events.column_names()
     with held_open([rank.rows]):
-        for low, high in ranges:
+        for low, high in list(ranges) or [(0, 0)]:
             values = rank.rows.read(names, low, high)
             yield pl.DataFrame(
                 {

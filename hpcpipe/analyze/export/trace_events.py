@@ -5,7 +5,6 @@ The format is the one of the "Trace Event Format" document; events are written a
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +18,7 @@ from hpcpipe.analyze.palette import COLLECTIVES
 from hpcpipe.analyze.spans import TASK_CLASSES, rank_spans
 from hpcpipe.analyze.stream import Cursor
 from hpcpipe.analyze.summary import Batch, analysed
+from hpcpipe.analyze.whole_file import whole_file
 from hpcpipe.analyze.windows import StepChoice, Windows, make_windows
 from hpcpipe.analyze.words import NAME
 from hpcpipe.events import FLAG_BACKWARD, RankLog, RunLog
@@ -42,14 +42,9 @@ def write_trace(run: RunLog, path: Path | str, steps: StepChoice = None) -> None
     """
     path = Path(path)
     windows, ranks = make_windows(run, steps)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(partial, "wt", encoding="utf-8") as file:
-            _write(file, run, windows, ranks)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial, opened(partial, "wt", encoding="utf-8") as file:
+        _write(file, run, windows, ranks)
 
 
 def _write(file: TextIO, run: RunLog, windows: Windows, ranks: tuple[RankLog, ...]) -> None:

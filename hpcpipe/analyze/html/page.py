@@ -4,7 +4,6 @@ The page loads nothing, from the network or from files; how a picture looks is d
 """
 
 import json
-import os
 from dataclasses import replace
 from html import escape
 from io import StringIO
@@ -15,6 +14,7 @@ from hpcpipe.analyze.html.gantt_data import gantt_data, shown_steps
 from hpcpipe.analyze.palette import COLLECTIVES, USEFUL_LOOKS, WAITS
 from hpcpipe.analyze.pictures import CHARTS, Subject, to_svg
 from hpcpipe.analyze.results import Report
+from hpcpipe.analyze.whole_file import whole_file
 from hpcpipe.analyze.windows import StepChoice
 
 _FOLDER = Path(__file__).parent
@@ -67,13 +67,9 @@ def write_page(path: Path | str, subject: Subject, steps: StepChoice = None) -> 
     OSError
         The file cannot be written.
     """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(make_page(subject, steps), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    text = make_page(subject, steps)
+    with whole_file(Path(path)) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def make_page(subject: Subject, steps: StepChoice = None) -> str:

@@ -229,9 +229,9 @@ def draw_ready(subject: Subject) -> "Figure":
         return _nothing(figure, "no choices in these steps")
     axes = figure.add_subplot()
     windows = measures.windows
-    x = np.linspace(0, windows.wall / 1e6, MOMENTS + 1)
+    x, most = np.linspace(0, windows.wall / 1e6, MOMENTS + 1), max(1.0, float(np.nanmax(mean)))
     mesh = axes.pcolormesh(
-        x, np.arange(len(mean) + 1) - 0.5, np.ma.masked_invalid(mean), cmap=AMOUNTS, vmin=0,
+        x, np.arange(len(mean) + 1) - 0.5, np.ma.masked_invalid(mean), cmap=AMOUNTS, vmin=0, vmax=most,
         shading="flat", rasterized=True,
     )  # fmt: skip
     axes.set_facecolor(_EMPTY)
