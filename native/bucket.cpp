@@ -64,14 +64,15 @@ Bucket::~Bucket() {
 std::size_t Bucket::chunk_of(Operation operation, Algorithm algorithm) const {
   std::size_t bytes = choices_.chunk_bytes;
   if (bytes == 0) {
+    // A chunk that is added stays in a core's cache; those of all peers together take scratch memory.
+    constexpr std::size_t kAdded = std::size_t{256} << 10, kAddedTogether = std::size_t{768} << 10;
+    constexpr std::size_t kLeast = std::size_t{64} << 10, kForwarded = std::size_t{1} << 20;
     const auto peers = static_cast<std::size_t>(std::max(1, group_->comm().size() - 1));
-    constexpr std::size_t kRing = std::size_t{256} << 10;    // stays in a core's cache
-    constexpr std::size_t kDirect = std::size_t{256} << 10;  // the chunks that are added together, likewise
     const bool direct = algorithm == Algorithm::direct;
     if (operation == Operation::reduce_scatter) {
-      bytes = direct ? std::max(kDirect / peers, std::size_t{16} << 10) : kRing;
+      bytes = direct ? std::clamp(kAddedTogether / peers, kLeast, kAdded) : kAdded;
     } else {
-      bytes = direct ? kLongestMessage : kRing;
+      bytes = direct ? kLongestMessage : kForwarded;
     }
   }
   return std::max<std::size_t>(1, std::min(bytes, kLongestMessage) / size_of(element_));

@@ -1,4 +1,4 @@
-"""What each algorithm of each collective costs, as alpha + beta n, and which one to take for a buffer; knows no MPI.
+"""What each algorithm of each collective was measured to cost, and which one to take for a buffer; knows no MPI.
 
 The choice never changes a sum's bits: it is made only between algorithms that add in the same order.
 """
@@ -39,34 +39,36 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """The costs of every operation's algorithms between certain ranks."""
+    """The times of every operation's algorithms between certain ranks, on buffers of growing sizes in bytes."""
 
-    costs: Mapping[tuple[Operation, Algorithm], Cost]
+    sizes: tuple[int, ...]
+    times_us: Mapping[tuple[Operation, Algorithm], tuple[float, ...]]
+
+    def microseconds(self, operation: Operation, algorithm: Algorithm, num_bytes: int) -> float:
+        """Return how long it takes: between measured sizes along a line, beyond them by the fit of all."""
+        times = self.times_us[operation, algorithm]
+        if self.sizes[0] <= num_bytes <= self.sizes[-1]:
+            return float(np.interp(num_bytes, self.sizes, times))
+        return fit(self.sizes, times).microseconds(num_bytes)
 
     def cheapest(self, operation: Operation, num_bytes: int) -> Algorithm:
         """Return the algorithm to take for a buffer of so many bytes."""
-        return min(
-            INTERCHANGEABLE[operation],
-            key=lambda algorithm: self.costs[operation, algorithm].microseconds(num_bytes),
-        )
+        return min(INTERCHANGEABLE[operation], key=lambda algorithm: self.microseconds(operation, algorithm, num_bytes))
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
-        return [
-            {"operation": operation, "algorithm": algorithm, "alpha_us": cost.alpha_us, "beta_ns": cost.beta_ns}
-            for (operation, algorithm), cost in self.costs.items()
-        ]
+        rows = [{"operation": key[0], "algorithm": key[1], "us": list(times)} for key, times in self.times_us.items()]
+        return {"bytes": list(self.sizes), "times": rows}
 
     @classmethod
-    def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> "CostTable":
+    def from_json(cls, document: Mapping[str, Any]) -> "CostTable":
         """Read a table; raise KeyError, TypeError or ValueError if it is not whole."""
-        costs = {
-            (row["operation"], row["algorithm"]): Cost(float(row["alpha_us"]), float(row["beta_ns"])) for row in rows
-        }
+        sizes = tuple(int(size) for size in document["bytes"])
+        times = {(row["operation"], row["algorithm"]): tuple(map(float, row["us"])) for row in document["times"]}
         wanted = {(operation, algorithm) for operation in OPERATIONS for algorithm in ALGORITHMS}
-        if set(costs) != wanted:
-            raise ValueError("a table of costs must have every operation and algorithm once")
-        return cls(costs)
+        if set(times) != wanted or not sizes or any(len(row) != len(sizes) for row in times.values()):
+            raise ValueError("a table of costs must have a time for every operation, algorithm and size")
+        return cls(sizes, times)
 
 
 def default_algorithm(num_bytes: int) -> Algorithm:

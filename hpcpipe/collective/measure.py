@@ -15,15 +15,15 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcpipe.collective.bucket import CollectiveBucket
-from hpcpipe.collective.costs import ALGORITHMS, OPERATIONS, CostTable, fit
+from hpcpipe.collective.costs import ALGORITHMS, OPERATIONS, CostTable
 from hpcpipe.collective.group import Group
 
-SIZES = (16 << 10, 256 << 10, 4 << 20)
+SIZES = (4 << 10, 64 << 10, 512 << 10, 4 << 20)
 REPEATS = 5
 BUDGET_S = 0.5
 """No further size is begun after this long, whatever the network."""
 
-_FORMAT = "hpcpipe-collective-costs 1"
+_FORMAT = "hpcpipe-collective-costs 1.0.0"
 
 
 def measured_costs(comm: MPI.Intracomm, cache: Path | None = None) -> CostTable | None:
@@ -52,7 +52,7 @@ def measured_costs(comm: MPI.Intracomm, cache: Path | None = None) -> CostTable 
 
 
 def measure(comm: MPI.Intracomm, sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> CostTable:
-    """Time every algorithm on buffers of so many bytes and fit its cost (collective)."""
+    """Time every algorithm on buffers of so many bytes (collective)."""
     group = Group(comm)
     took: dict[tuple, list[float]] = {(operation, name): [] for operation in OPERATIONS for name in ALGORITHMS}
     done: list[int] = []
@@ -65,19 +65,21 @@ def measure(comm: MPI.Intracomm, sizes: Sequence[int] = SIZES, repeats: int = RE
         if comm.bcast(time.perf_counter() - began > BUDGET_S):
             break
     group.free()
-    return CostTable({key: fit(done, times) for key, times in took.items()})
+    return CostTable(tuple(done), {key: tuple(times) for key, times in took.items()})
 
 
 def _times(group: Group, length: int, repeats: int) -> dict[tuple, float]:
     """Return the median seconds of every operation and algorithm, taken in turn; of the slowest rank each time."""
     comm = group.comm
-    flat = np.ones(length, dtype=np.float32)
-    buckets = {name: CollectiveBucket(group, flat, reduce_scatter=name, all_gather=name) for name in ALGORITHMS}
+    flats = {name: np.empty(length, dtype=np.float32) for name in ALGORITHMS}  # as cold as buckets are in training
+    buckets = {
+        name: CollectiveBucket(group, flat, reduce_scatter=name, all_gather=name) for name, flat in flats.items()
+    }
     keys = [(operation, name) for operation in OPERATIONS for name in ALGORITHMS]
     seconds = np.zeros((repeats + 1, len(keys)))
     for repeat in range(repeats + 1):  # the first one makes the requests
         for column, (operation, name) in enumerate(keys):
-            flat.fill(1)
+            flats[name].fill(1)
             comm.Barrier()
             began = time.perf_counter()
             getattr(buckets[name], f"start_{operation}")()
