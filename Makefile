@@ -67,7 +67,7 @@ demo: venv ## train a small GPT on 4 ranks and account for its time (the quickst
 	@$(BIN)/hpcpipe run jobs/quickstart.toml
 
 .PHONY: test
-test: test-unit test-run test-mpi ## all tests: unit, whole runs, and under mpiexec on 2, 3 and 4 ranks
+test: test-unit test-native test-run test-mpi ## all tests: unit, C++, whole runs, and under mpiexec on 2, 3 and 4 ranks
 
 .PHONY: test-unit
 test-unit: venv ## tests of the parts, in one process
@@ -89,6 +89,16 @@ test-long: venv ## the tests that take minutes
 	$(SAY) "long tests"
 	@$(BIN)/python -m pytest -q -m long tests/unit tests/run
 
+SANITIZED := build/sanitized
+
+.PHONY: test-native
+test-native: venv ## the C++ tests, with the address and the undefined-behaviour sanitizer
+	$(SAY) "C++ tests under ASan and UBSan"
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; test -f $(SANITIZED)/build.ninja || meson setup $(SANITIZED) -Dbuildtype=debugoptimized \
+	  -Db_sanitize=address,undefined -Db_lundef=false $(if $(MPICC),-Dmpicc=$(MPICC)) >/dev/null
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  meson test -C $(SANITIZED) --quiet --print-errorlogs --suite native # MPI keeps memory until the process ends
+
 PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
 
 .PHONY: test-mpi
@@ -99,6 +109,8 @@ test-mpi: venv ## tests between ranks; tests/mpi/launch limits each run from out
 	@tests/mpi/launch 3 $(PYTEST_MPI) $(wildcard tests/mpi/test_native_*.py)
 	$(SAY) "tests on 4 ranks"
 	@tests/mpi/launch 4 $(PYTEST_MPI) tests/mpi
+	$(SAY) "tests of progress on 2 ranks without MPI_THREAD_MULTIPLE"
+	@MPI4PY_RC_THREAD_LEVEL=serialized tests/mpi/launch 2 $(PYTEST_MPI) tests/mpi/test_native_progress.py
 
 .PHONY: lint
 lint: venv ## style, types and who imports whom

@@ -1,9 +1,10 @@
 // See fusion.hpp.
 #include "fusion.hpp"
 
-#include <cstring>
 #include <stdexcept>
 #include <string>
+
+#include "kernels.hpp"
 
 namespace hpcpipe {
 
@@ -19,35 +20,23 @@ void check_fits(const std::vector<P>& pieces, std::size_t flat_length) {
   }
 }
 
-void add(float* __restrict into, const float* __restrict from, std::size_t length) {
-  for (std::size_t i = 0; i < length; ++i) into[i] += from[i];
-}
-
-void copy(float* into, const float* from, std::size_t length) {
-  if (length > 0) std::memcpy(into, from, length * sizeof(float));
-}
-
 }  // namespace
 
-void pack(const std::vector<ConstPiece>& pieces, Piece flat, bool accumulate) {
+void pack(const std::vector<ConstPiece>& pieces, Piece flat, bool accumulates) {
   check_fits(pieces, flat.length);
-  float* into = flat.data;
+  auto* into = static_cast<unsigned char*>(flat.data);
   for (const ConstPiece& piece : pieces) {
-    if (accumulate) {
-      add(into, piece.data, piece.length);
-    } else {
-      copy(into, piece.data, piece.length);
-    }
-    into += piece.length;
+    (accumulates ? accumulate : convert)(flat.element, into, piece.element, piece.data, piece.length);
+    into += piece.length * size_of(flat.element);
   }
 }
 
 void unpack(ConstPiece flat, const std::vector<Piece>& pieces) {
   check_fits(pieces, flat.length);
-  const float* from = flat.data;
+  const auto* from = static_cast<const unsigned char*>(flat.data);
   for (const Piece& piece : pieces) {
-    copy(piece.data, from, piece.length);
-    from += piece.length;
+    convert(piece.element, piece.data, flat.element, from, piece.length);
+    from += piece.length * size_of(flat.element);
   }
 }
 

@@ -1,18 +1,22 @@
-// Fused copies between many tensors and one flat float32 buffer; knows neither MPI nor Python.
+// Fused copies between many tensors and one flat buffer, each of any type; knows neither MPI nor Python.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
+#include "elements.hpp"
+
 namespace hpcpipe {
 
 struct ConstPiece {
-  const float* data;
+  Element element;
+  const void* data;
   std::size_t length;
 };
 
 struct Piece {
-  float* data;
+  Element element;
+  void* data;
   std::size_t length;
 };
 

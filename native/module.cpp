@@ -1,17 +1,23 @@
 // The bindings of hpcpipe._native and nothing else: arguments are checked here, the work is done by code without Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "bucket.hpp"
+#include "elements.hpp"
 #include "fusion.hpp"
+#include "kernels.hpp"
 #include "mpi_util.hpp"
-#include "ring.hpp"
+#include "progress.hpp"
 
 namespace nb = nanobind;
 using namespace hpcpipe;
@@ -20,6 +26,22 @@ namespace {
 
 using Array = nb::ndarray<>;
 using ReadOnlyArray = nb::ndarray<nb::ro>;
+
+constexpr Element kElements[] = {Element::float32, Element::float64, Element::float16, Element::bfloat16};
+
+bool is_element(nb::dlpack::dtype type, Element element) {
+  const auto code = element == Element::bfloat16 ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  return type.code == static_cast<std::uint8_t>(code) && type.bits == 8 * size_of(element) && type.lanes == 1;
+}
+
+// Of an array that as_array has accepted.
+template <typename A>
+Element element_of(const A& array) {
+  for (Element element : kElements) {
+    if (is_element(array.dtype(), element)) return element;
+  }
+  throw nb::type_error("another type of element than float32, float64, float16 or bfloat16");
+}
 
 // numpy arrays and torch tensors alike, without ever copying; what does not fit is refused with a sentence.
 template <typename A>
@@ -33,9 +55,10 @@ A as_array(nb::handle object, const std::string& what) {
   if (array.device_type() != nb::device::cpu::value && array.device_type() != nb::device::cuda_host::value) {
     throw nb::type_error((what + " is not in the memory of the CPU: copy it there first").c_str());
   }
-  if (array.dtype() != nb::dtype<float>()) {
+  const auto is_type = [&](Element element) { return is_element(array.dtype(), element); };
+  if (std::none_of(std::begin(kElements), std::end(kElements), is_type)) {
     throw nb::type_error((what + " has " + std::to_string(array.dtype().bits) +
-                          "-bit elements of another type: it must be float32")
+                          "-bit elements of another type: it must be float32, float64, float16 or bfloat16")
                              .c_str());
   }
   std::int64_t stride = 1;
@@ -65,7 +88,7 @@ struct Pieces {
     pieces.reserve(nb::len(tensors));
     for (nb::handle tensor : tensors) {
       arrays.push_back(as_array<A>(tensor, "tensor " + std::to_string(arrays.size())));
-      pieces.push_back({static_cast<decltype(P::data)>(arrays.back().data()), arrays.back().size()});
+      pieces.push_back({element_of(arrays.back()), arrays.back().data(), arrays.back().size()});
     }
   }
   std::vector<A> arrays;
@@ -75,7 +98,7 @@ struct Pieces {
 void bind_pack(const nb::list& tensors, nb::handle flat, bool accumulate) {
   const Pieces<ReadOnlyArray, ConstPiece> from(tensors);
   const Array into = as_flat<Array>(flat);
-  const Piece piece{static_cast<float*>(into.data()), into.size()};
+  const Piece piece{element_of(into), into.data(), into.size()};
   nb::gil_scoped_release unlocked;
   pack(from.pieces, piece, accumulate);
 }
@@ -83,30 +106,48 @@ void bind_pack(const nb::list& tensors, nb::handle flat, bool accumulate) {
 void bind_unpack(nb::handle flat, const nb::list& tensors) {
   const ReadOnlyArray from = as_flat<ReadOnlyArray>(flat);
   const Pieces<Array, Piece> into(tensors);
-  const ConstPiece piece{static_cast<const float*>(from.data()), from.size()};
+  const ConstPiece piece{element_of(from), from.data(), from.size()};
   nb::gil_scoped_release unlocked;
   unpack(piece, into.pieces);
 }
 
-// A ring together with the array it works on, which must live as long as MPI may touch it.
-class BoundRing {
+std::shared_ptr<Group> make_group(std::uintptr_t communicator_address) {
+  const MPI_Comm comm = communicator_at(communicator_address);
+  nb::gil_scoped_release unlocked;
+  return std::make_shared<Group>(comm);
+}
+
+// A bucket together with the array it works on, which must live as long as MPI may touch it.
+class BoundBucket {
  public:
-  BoundRing(std::uintptr_t communicator_address, nb::handle flat, std::size_t chunk) : flat_(as_flat<Array>(flat)) {
-    const MPI_Comm comm = communicator_at(communicator_address);
+  BoundBucket(std::shared_ptr<Group> group, nb::handle flat, const std::string& reduce_scatter,
+              const std::string& all_gather, std::size_t chunk_bytes, bool threaded)
+      : flat_(as_flat<Array>(flat)) {
+    const Choices choices{algorithm_from_name(reduce_scatter), algorithm_from_name(all_gather), chunk_bytes};
+    bucket_ = std::make_shared<Bucket>(std::move(group), element_of(flat_), flat_.data(), flat_.size(), choices, threaded);
+  }
+  ~BoundBucket() {
+    if (bucket_->busy()) new Array(std::move(flat_));
+  }
+  Bucket& bucket() { return *bucket_; }
+
+  template <Work work>
+  void start() {
     nb::gil_scoped_release unlocked;
-    ring_ = std::make_unique<Ring>(comm, static_cast<float*>(flat_.data()), flat_.size(), chunk);
+    bucket_->start(work);
   }
-  ~BoundRing() {
-    if (ring_->busy()) new Array(std::move(flat_));
+
+  bool test() {
+    nb::gil_scoped_release unlocked;
+    return bucket_->test();
   }
-  Ring& ring() { return *ring_; }
 
   void wait(const std::string& poll_name) {
     const Poll poll = poll_from_name(poll_name);
     for (bool done = false; !done;) {
       {
         nb::gil_scoped_release unlocked;
-        done = ring_->wait_for(poll, 0.05);
+        done = bucket_->wait_for(poll, 0.05);
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
@@ -114,18 +155,18 @@ class BoundRing {
 
  private:
   Array flat_;
-  std::unique_ptr<Ring> ring_;
+  std::shared_ptr<Bucket> bucket_;
 };
 
-template <auto Method>
-auto unlocked(BoundRing& bound) {
-  nb::gil_scoped_release release;
-  return (bound.ring().*Method)();
+void stop_progress() {
+  nb::gil_scoped_release unlocked;
+  Progress::instance().stop();
 }
 
 nb::dict build_config() {
   nb::dict config;
   config["compiler"] = compiler();
+  config["kernels"] = kernel_set();
   config["mpi_vendor"] = mpi_vendor();
   config["mpi_version"] = mpi_header_version();
   config["mpi_library_path"] = mpi_library_path();
@@ -145,14 +186,23 @@ NB_MODULE(_native, m) {
   m.def("pack", &bind_pack, nb::arg("tensors"), nb::arg("flat"), nb::arg("accumulate"));
   m.def("unpack", &bind_unpack, nb::arg("flat"), nb::arg("tensors"));
 
-  nb::class_<BoundRing>(m, "Ring")
-      .def(nb::init<std::uintptr_t, nb::handle, std::size_t>(), nb::arg("communicator_address"), nb::arg("flat"),
-           nb::arg("chunk") = Ring::kDefaultChunk)
-      .def("start_reduce_scatter", &unlocked<&Ring::start_reduce_scatter>)
-      .def("start_all_gather", &unlocked<&Ring::start_all_gather>)
-      .def("test", &unlocked<&Ring::test>)
-      .def("wait", &BoundRing::wait, nb::arg("poll"))
-      .def("free", &unlocked<&Ring::free>)
-      .def_prop_ro("shard_begin", [](BoundRing& bound) { return bound.ring().shard_begin(); })
-      .def_prop_ro("shard_end", [](BoundRing& bound) { return bound.ring().shard_end(); });
+  m.def("has_thread_multiple", &has_thread_multiple);
+  m.def("stop_progress", &stop_progress);
+
+  nb::class_<Group>(m, "Group")
+      .def(nb::new_(&make_group), nb::arg("communicator_address"))
+      .def("free", &Group::free, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<BoundBucket>(m, "Bucket")
+      .def(nb::init<std::shared_ptr<Group>, nb::handle, const std::string&, const std::string&, std::size_t, bool>(),
+           nb::arg("group"), nb::arg("flat"), nb::kw_only(), nb::arg("reduce_scatter") = "ring",
+           nb::arg("all_gather") = "ring", nb::arg("chunk_bytes") = 0, nb::arg("threaded") = false)
+      .def("start_reduce_scatter", &BoundBucket::start<Work::reduce_scatter>)
+      .def("start_all_gather", &BoundBucket::start<Work::all_gather>)
+      .def("start_all_reduce", &BoundBucket::start<Work::all_reduce>)
+      .def("test", &BoundBucket::test)
+      .def("wait", &BoundBucket::wait, nb::arg("poll"))
+      .def("free", [](BoundBucket& bound) { bound.bucket().free(); })
+      .def_prop_ro("shard_begin", [](BoundBucket& bound) { return bound.bucket().shard_begin(); })
+      .def_prop_ro("shard_end", [](BoundBucket& bound) { return bound.bucket().shard_end(); });
 }

@@ -43,6 +43,11 @@ bool mpi_is_alive() {
   return initialized != 0 && finalized == 0;
 }
 
+bool has_thread_multiple() {
+  int level = MPI_THREAD_SINGLE;
+  return mpi_is_alive() && MPI_Query_thread(&level) == MPI_SUCCESS && level == MPI_THREAD_MULTIPLE;
+}
+
 std::string mpi_vendor() {
 #if defined(OMPI_MAJOR_VERSION)
   return "openmpi";
@@ -95,11 +100,16 @@ Communicator::Communicator(MPI_Comm parent) {
   if (parent == MPI_COMM_NULL) throw std::invalid_argument("the communicator is MPI_COMM_NULL");
   int is_inter = 0;
   MPI_Comm_test_inter(parent, &is_inter);
-  if (is_inter != 0) throw std::invalid_argument("the communicator is an inter-communicator: a ring needs one group");
+  if (is_inter != 0) throw std::invalid_argument("the communicator is an inter-communicator: a collective needs one group");
   check(MPI_Comm_dup(parent, &comm_), parent, "duplicating the communicator");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
+  void* value = nullptr;
+  int is_set = 0;
+  if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &is_set) == MPI_SUCCESS && is_set != 0) {
+    last_tag_ = *static_cast<int*>(value);
+  }
 }
 
 Communicator::~Communicator() = default;

@@ -26,6 +26,7 @@ MPI_Comm communicator_at(std::uintptr_t address);
 
 // True between MPI_Init and MPI_Finalize: whether MPI objects may be freed now.
 bool mpi_is_alive();
+bool has_thread_multiple();  // whether several threads may call MPI at once
 
 // Facts of the build and of the library in use.
 std::string mpi_vendor();           // of the mpi.h built against: "mpich", "openmpi" or "other"
@@ -46,11 +47,13 @@ class Communicator {
   MPI_Comm handle() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int last_tag() const { return last_tag_; }  // MPI_TAG_UB
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
+  int last_tag_ = 32767;
 };
 
 // Persistent requests that are freed together.

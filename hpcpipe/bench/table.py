@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,13 @@ class BenchTable:
     columns: Sequence[Column]
     rows: Sequence[Row]
     notes: Sequence[str]
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "BenchTable":
+        """Return the table of a document that `to_json` made; how many digits to show is not in it."""
+        columns = [Column(name, unit, 1 if unit == "us" else 2) for name, unit in document["units"].items()]
+        rows = [tuple(row[column.name] for column in columns) for row in document["rows"]]
+        return cls(document["name"], document["title"], columns, rows, document["notes"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `bench NAME --json`."""

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import click
@@ -17,18 +18,25 @@ _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line
 @click.command(epilog=_LIST)
 @click.argument("name", type=click.Choice(list(BENCHES)), metavar="NAME")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of each setting (default: the benchmark's own).")
+@click.option("--ranks", type=click.IntRange(min=1), help="MPI ranks to start, for benchmarks that need them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-def bench(name: str, steps: int | None, as_json: bool) -> None:
+def bench(name: str, steps: int | None, ranks: int | None, as_json: bool) -> None:
     """Run the benchmark NAME and print its table."""
     from rich.progress import Progress
 
     from hpcpipe.cli.terminal import make_console
 
     module, _, attribute = BENCHES[name][0].partition(":")
-    options = {} if steps is None else {"steps": steps}
+    run = getattr(import_module(module), attribute)
+    options = {key: value for key, value in (("steps", steps), ("ranks", ranks)) if value is not None}
+    for key in options:
+        if key not in signature(run).parameters:
+            raise click.UsageError(f"the benchmark {name} does not take --{key}")
     with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=None)
-        table = getattr(import_module(module), attribute)(**options, progress=lambda: bar.advance(task))
+        table = run(**options, progress=lambda: bar.advance(task))
+    if table is None:  # a rank that is not the first
+        return
     if as_json:
         import json
 

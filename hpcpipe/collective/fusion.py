@@ -1,6 +1,7 @@
-"""Fused copies between a list of tensors and one flat float32 bucket, each in one native call; knows no MPI.
+"""Fused copies between a list of tensors and one flat bucket, each in one native call; knows no MPI.
 
-Tensors are torch tensors or numpy arrays in the memory of the CPU; torch does not track gradients through the copy.
+Tensors are torch tensors or numpy arrays of float32, float64, float16 or bfloat16 in the memory of the CPU, converted
+where the two types differ, rounded to nearest even; torch does not track gradients through the copy.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 def pack(
     tensors: "Sequence[torch.Tensor | np.ndarray]", flat: "torch.Tensor | np.ndarray", accumulate: bool = False
 ) -> None:
-    """Write the tensors one after the other into `flat`, or add them to it.
+    """Write the tensors one after the other into `flat`, or add them to it in its type (16-bit ones by way of fp32).
 
     Elements of `flat` beyond the tensors (its padding) are left as they are.
 
     Raises
     ------
     TypeError
-        Something is not float32, not in CPU memory or not an array.
+        Something is of another type, not in CPU memory or not an array.
     ValueError
         Something is not contiguous, or the tensors do not fit `flat`.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hpcpipe.collective import MpiError, RingBucket, pack, padded_length
+from hpcpipe.collective import CollectiveBucket, Group, MpiError, measured_costs, pack, padded_length
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import PeerLostError
 
@@ -24,11 +24,11 @@ class Bucket:
     """Some parameters, which become views of one flat buffer, and their gradients in another."""
 
     def __init__(
-        self, members: Sequence[tuple[int, torch.nn.Parameter]], *, comm: "MPI.Intracomm", make_optimizer: MakeOptimizer
+        self, members: Sequence[tuple[int, torch.nn.Parameter]], *, group: Group, make_optimizer: MakeOptimizer
     ) -> None:
         self.indices = [index for index, _ in members]
         self.numel = sum(p.numel() for _, p in members)
-        length = padded_length(self.numel, comm.size)
+        length = padded_length(self.numel, group.comm.size)
         self.values = torch.zeros(length)
         self.gradients = torch.zeros(length)
         pack([p.detach() for _, p in members], self.values[: self.numel], accumulate=False)
@@ -36,10 +36,11 @@ class Bucket:
         for _, parameter in members:
             parameter.data = self.values[begin : begin + parameter.numel()].view_as(parameter)
             begin += parameter.numel()
-        self._rings: dict[Kind, RingBucket] = {}
-        if comm.size > 1:
-            self._rings = {Kind.RS: RingBucket(comm, self.gradients), Kind.AG: RingBucket(comm, self.values)}
-        self._shard = self._rings[Kind.RS].shard if self._rings else slice(length)
+        self._shared: dict[Kind, CollectiveBucket] = {}
+        if group.comm.size > 1:
+            self._shared[Kind.RS] = CollectiveBucket(group, self.gradients)
+            self._shared[Kind.AG] = CollectiveBucket(group, self.values)
+        self._shard = self._shared[Kind.RS].shard if self._shared else slice(length)
         parameter = torch.nn.Parameter(self.values[self._shard])
         parameter.grad = self.gradients[self._shard]
         self._optimizer = make_optimizer(parameter, members[0][1].ndim >= 2)
@@ -47,12 +48,12 @@ class Bucket:
 
     def start(self, kind: Kind) -> None:
         """Start the reduce-scatter of the gradients or the all-gather of the parameters."""
-        ring = self._rings[kind]
-        ring.start_reduce_scatter() if kind is Kind.RS else ring.start_all_gather()
+        shared = self._shared[kind]
+        shared.start_reduce_scatter() if kind is Kind.RS else shared.start_all_gather()
 
     def test(self, kind: Kind) -> bool:
         """Advance it; return whether it is done."""
-        return self._rings[kind].test()
+        return self._shared[kind].test()
 
     def update(self, rate: float) -> None:
         """Take one optimizer step on this replica's shard."""
@@ -61,9 +62,9 @@ class Bucket:
         self._optimizer.step()
 
     def free(self) -> None:
-        """Free the persistent requests (collective)."""
-        for ring in self._rings.values():
-            ring.free()
+        """Free the persistent requests."""
+        for shared in self._shared.values():
+            shared.free()
 
 
 class FusionBuckets:
@@ -90,11 +91,12 @@ class FusionBuckets:
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
     ) -> None:
+        self._group = Group(comm, measured_costs(comm))
         self._of_chunk: list[list[Bucket]] = [[] for _ in parameters]
         self._buckets: list[Bucket] = []
         for chunk in reversed(range(len(parameters))):
-            for group in _fuse(parameters[chunk], bucket_bytes):
-                self._of_chunk[chunk].append(Bucket(group, comm=comm, make_optimizer=make_optimizer))
+            for members in _fuse(parameters[chunk], bucket_bytes):
+                self._of_chunk[chunk].append(Bucket(members, group=self._group, make_optimizer=make_optimizer))
             self._buckets += self._of_chunk[chunk]
         self._parameters = parameters
         self._rate = rate
@@ -139,9 +141,10 @@ class FusionBuckets:
         return self._buckets[bucket].values.nbytes
 
     def free(self) -> None:
-        """Free the persistent requests (collective)."""
+        """Free the persistent requests and the communicator of the buckets (collective)."""
         for bucket in self._buckets:
             bucket.free()
+        self._group.free()
 
 
 def _fuse(
@@ -160,7 +163,7 @@ def _fuse(
 
 @contextmanager
 def _peers_blamed() -> Iterator[None]:
-    """Turn an MPI error of a ring into the loss of a peer: it is another rank's failure that is to be told."""
+    """Turn an MPI error of a bucket into the loss of a peer: it is another rank's failure that is to be told."""
     try:
         yield
     except MpiError as error:

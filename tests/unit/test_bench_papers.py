@@ -11,6 +11,7 @@ from hpcpipe.bench.paper_adagrouper import run as adagrouper
 from hpcpipe.bench.paper_dear import FORWARD_MS, MODELS, Link, fused, split, wait_free
 from hpcpipe.bench.paper_rrfp import COMPUTE_SPREAD, NETWORK_SPREAD, SETTINGS, lognormal_sigma
 from hpcpipe.bench.paper_rrfp import run as rrfp
+from hpcpipe.bench.table import BenchTable
 from hpcpipe.cli import main
 from hpcpipe.plan.draws import normal
 
@@ -77,3 +78,14 @@ def test_the_command_prints_a_table_or_one_json_document():
     text = CliRunner().invoke(main, ["bench", "paper-dear"]).stdout
     assert "BERT-Large" in text
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_an_option_that_a_benchmark_does_not_take_is_refused():
+    result = CliRunner().invoke(main, ["bench", "paper-dear", "--ranks", "3"])
+    assert result.exit_code == 2
+    assert "paper-dear does not take --ranks" in result.output
+
+
+def test_a_table_survives_its_document():
+    document = json.loads(CliRunner().invoke(main, ["bench", "paper-dear", "--json"]).stdout)
+    assert BenchTable.from_json(document).to_json() == document

@@ -59,6 +59,62 @@ def test_parameters_and_their_gradients_go_in_and_out_without_being_tracked():
     assert all(bool((parameter == 1).all()) and parameter.requires_grad for parameter in model.parameters())
 
 
+TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def every_half(dtype):
+    """All 65,536 values of a 16-bit type."""
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def awkward(dtype):
+    """Numbers of every size and sign, those that halves round to even, infinities and NaN."""
+    numbers = torch.randn(50_001, dtype=torch.float64) * 2.0 ** torch.randint(-40, 40, (50_001,))
+    edges = [0.0, -0.0, 65504.0, 65519.999, 65520.0, 2.0**-24, 2.0**-25, 3 * 2.0**-26, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
+    edges += [2.0**-14, 2.0**-14 - 2.0**-26, 3.4e38, float("inf"), -float("inf"), float("nan")]
+    halves = torch.cat([every_half(torch.float16).double(), every_half(torch.bfloat16).double()])
+    return torch.cat([numbers, torch.tensor(edges, dtype=torch.float64), halves]).to(dtype)
+
+
+@pytest.mark.parametrize("into", TYPES)
+@pytest.mark.parametrize("given", TYPES)
+def test_tensors_of_another_type_are_converted_and_added_as_torch_does_it(given, into):
+    tensor = awkward(given)
+    if {given, into} <= {torch.float64, torch.float16, torch.bfloat16} and given is torch.float64:
+        tensor = tensor.float().double()  # torch, too, goes from 64 to 16 bits by way of 32
+    flat = torch.empty(len(tensor), dtype=into)
+    pack([tensor], flat)
+    assert_same_numbers(flat, tensor.to(into))
+    flat = awkward(into).flip(0)
+    expected = flat.clone() + tensor.to(torch.promote_types(into, torch.float32)).to(
+        torch.float64 if into is torch.float64 else torch.float32
+    )
+    pack([tensor], flat, accumulate=True)
+    assert_same_numbers(flat, expected.to(into))
+
+
+def assert_same_numbers(ours, theirs):
+    """Same bits, but for NaN, which may carry any payload."""
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    whole = ~ours.isnan()
+    assert torch.equal(torch.signbit(ours[whole]), torch.signbit(theirs[whole]))
+
+
+def test_denormal_halves_are_exact_where_the_processor_flushes_denormal_floats():
+    halves = every_half(torch.float16)
+    halves = halves[halves.isfinite()]
+    expected, flat = halves.float(), torch.empty(len(halves))
+    torch.set_flush_denormal(True)
+    try:
+        pack([halves], flat)
+        back = torch.empty_like(halves)
+        unpack(flat, [back])
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(flat, expected)
+    assert torch.equal(back.view(torch.int16), halves.view(torch.int16))
+
+
 def test_tensors_that_do_not_fit_are_refused_before_anything_is_written():
     flat = np.zeros(5, np.float32)
     with pytest.raises(ValueError, match="2 tensors with 6 elements together do not fit a flat buffer of 5"):
@@ -71,8 +127,8 @@ def test_tensors_that_do_not_fit_are_refused_before_anything_is_written():
 @pytest.mark.parametrize(
     ("tensor", "error", "sentence"),
     [
-        (np.ones(2), TypeError, "tensor 1 .* must be float32"),
-        (torch.ones(2, dtype=torch.float16), TypeError, "tensor 1 .* must be float32"),
+        (np.ones(2, np.int32), TypeError, "tensor 1 .* must be float32, float64, float16 or bfloat16"),
+        (torch.ones(2, dtype=torch.int16), TypeError, "tensor 1 .* must be float32"),
         (np.ones((4, 4), np.float32)[:, :2], ValueError, "tensor 1 is not contiguous"),
         (torch.ones(2, 4).T, ValueError, "tensor 1 is not contiguous"),
         (torch.ones(1).expand(4), ValueError, "tensor 1 is not contiguous"),
