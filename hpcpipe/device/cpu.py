@@ -90,7 +90,7 @@ class Cpu:
         else:
             value = value.view(shape)
         # .data, not .detach(): what is changed in place must not count as a change of the message's other tensors
-        return value.data.requires_grad_(wants_gradient)
+        return value.data.requires_grad_() if wants_gradient else value.data
 
     def peak_bytes(self) -> int:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""

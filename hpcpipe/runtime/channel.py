@@ -13,7 +13,7 @@ from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
 from hpcpipe.runtime.header import Described, Header, Notice, read
 from hpcpipe.runtime.reserve import Reserve
-from hpcpipe.runtime.structure import put_together
+from hpcpipe.runtime.structure import ONE_TENSOR, put_together
 
 
 class Memory(Protocol):
@@ -152,6 +152,8 @@ class ReceiveChannel:
 
     def _arrival(self, header: Header, buffer: Any, slot: int) -> Arrival:
         content, load = header.content, self._memory.load
+        if content.structure == ONE_TENSOR:
+            return Arrival(header, load(buffer, content.offsets[0], content.tensors[0]), slot, self._posted[slot])
         tensors = [load(buffer, at, described) for at, described in zip(content.offsets, content.tensors, strict=True)]
         return Arrival(header, put_together(content.structure, tensors), slot, self._posted[slot])
 

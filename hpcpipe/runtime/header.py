@@ -46,6 +46,10 @@ _CODES = {name: code for code, name in enumerate(_NAMES)}
 assert _FIXED.size <= NOTICE_BYTES
 
 
+Tensor = tuple[str, tuple[int, ...], bool, tuple[int, ...]]
+"""What a device says of a tensor: the fields of `Described`."""
+
+
 class Described(NamedTuple):
     """One tensor: the name of its type, its shape, whether its receiver is to give a gradient back, and its layout.
 
@@ -74,7 +78,7 @@ class Content:
     packed: bytes
 
     @classmethod
-    def of(cls, structure: str, tensors: Iterable[Described]) -> "Content":
+    def of(cls, structure: str, tensors: Iterable[Tensor]) -> "Content":
         """Lay a message out; the same content is laid out once.
 
         Raises
@@ -147,8 +151,9 @@ def _pack_fixed(buffer: memoryview, header: Header, tag: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _lay_out(structure: str, tensors: tuple[Described, ...]) -> Content:
+def _lay_out(structure: str, given: tuple[Tensor, ...]) -> Content:
     parts = []
+    tensors = tuple(Described(*each) for each in given)
     for dtype, shape, wants_gradient, order in tensors:
         if len(shape) > _MOST_DIMS or dtype not in _CODES or any(size > _LARGEST for size in shape):
             raise ValueError(f"cannot send a tensor of shape {shape} and type {dtype} between stages")

@@ -12,7 +12,7 @@ from hpcpipe.plan import Kind
 from hpcpipe.runtime.channel import Memory, Neighbour
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
-from hpcpipe.runtime.header import NOTICE_BYTES, Content, Described, Header
+from hpcpipe.runtime.header import NOTICE_BYTES, Content, Header
 from hpcpipe.runtime.reserve import Reserve
 from hpcpipe.runtime.structure import take_apart
 
@@ -59,8 +59,7 @@ class Outbox:
         """
         try:
             structure, tensors = take_apart(value)
-            describe = self._memory.describe
-            content = Content.of(structure, [Described(*describe(tensor)) for tensor in tensors])
+            content = Content.of(structure, map(self._memory.describe, tensors))
         except ValueError as error:
             what = "output" if neighbour.feeds is Kind.F else "input gradient"
             raise ValueError(f"the {what} of micro-batch {microbatch} cannot go to stage {stage}: {error}") from None

@@ -182,7 +182,7 @@ class Stage:
             entry, entries = self._batches.inputs(microbatch), []
         else:
             entry = map_tensors(received, _leaf)
-            entries = [tensor for tensor in tensors_of(entry) if tensor.requires_grad]
+            entries = _wanting_gradients(entry)
         before = None if chunk.seeds is None else partial(_seed, chunk.seeds, step, microbatch)
         value = chunk.call(chunk.layers, entry, before=before, again=self._computing_again)
         if chunk.loss is not None:
@@ -193,19 +193,16 @@ class Stage:
             return None
         if not chunk.first and len(self._chunks) > 1:
             value = _without_memory_of(tensors_of(entry), value)
-        outputs = [tensor for tensor in tensors_of(value) if tensor.requires_grad]
-        self._stash[microbatch, number] = _Kept(entries, outputs)
+        self._stash[microbatch, number] = _Kept(entries, _wanting_gradients(value))
         return value
 
     def _backward(self, microbatch: int, number: int, chunk: Chunk, gradient: Any) -> Any:
         """Return the gradient of the chunk's input, or None at the begin of the chain."""
         entries, outputs = self._stash.pop((microbatch, number))
-        if chunk.loss is not None:
-            given: Gradients = [None] * len(outputs)
-        else:
-            given = gradient if isinstance(gradient, tuple) else (gradient,) * len(outputs)
-            used = [index for index, each in enumerate(given) if each is not None]
-            outputs, given = [outputs[index] for index in used], [given[index] for index in used]
+        given: Gradients = gradient if isinstance(gradient, tuple) else (gradient,) * len(outputs)
+        if chunk.loss is None and any(each is None for each in given):
+            outputs = [output for output, each in zip(outputs, given, strict=True) if each is not None]
+            given = [each for each in given if each is not None]
         inputs = [*entries, *chunk.parameters]
         pending, gradients = self._differentiate(outputs, inputs, given)
         of_entries, of_parameters = gradients[: len(entries)], gradients[len(entries) :]
@@ -237,6 +234,10 @@ class Stage:
             yield
         finally:
             self._again.append((begin, now()))
+
+
+def _wanting_gradients(value: Any) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors_of(value) if tensor.requires_grad]
 
 
 def _seed(seeds: Callable[[int, int, int], int], step: int, microbatch: int, position: int) -> None:

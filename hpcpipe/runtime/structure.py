@@ -5,7 +5,7 @@ it. Types of containers are kept; nothing is pickled, and no array library is ne
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ ONE_TENSOR = ""
 """The structure of a value that is a tensor itself."""
 
 _PLAIN = (type(None), bool, int, float, str)
-_CONTAINERS = frozenset((tuple, list, dict, *_PLAIN))
+_KNOWN = (tuple, list, dict, *_PLAIN)
 _TENSOR, _TUPLE, _LIST = "t", "(", "["
 
 
@@ -25,7 +25,7 @@ def take_apart(value: Any) -> tuple[str, list[Any]]:
     ValueError
         A dict has keys that are no strings, or a container is of a type that the other side could not make again.
     """
-    if type(value) not in _CONTAINERS and not isinstance(value, (tuple, list, dict)):
+    if not isinstance(value, _KNOWN):
         return ONE_TENSOR, [value]
     tensors: list[Any] = []
     return json.dumps(_describe(value, tensors, "the value"), separators=(",", ":")), tensors
@@ -43,8 +43,10 @@ def tensors_of(value: Any) -> list[Any]:
     return take_apart(value)[1]
 
 
-def map_tensors(value: Any, function: Any) -> Any:
+def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return the value with `function` of every tensor in its place."""
+    if not isinstance(value, _KNOWN):
+        return function(value)
     structure, tensors = take_apart(value)
     return put_together(structure, [function(tensor) for tensor in tensors])
 

@@ -29,6 +29,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
         vocab_size=model.vocab_size,
         dropout=model.dropout,
         seq_len=data.seq_len,
+        tied=model.tied,
     )
     pieces = cut(layers, placement.virtual_stages, job.parallel.split)
     tokens = job.batch.microbatch_size * data.seq_len
