@@ -48,6 +48,22 @@ def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> lis
     return ranges
 
 
+def recomputed(layers: Sequence[Layer], piece: range, setting: str | Sequence[tuple[int, int]]) -> list[range]:
+    """Return the positions in a piece whose activations are computed again; ranges that a cut divides come in parts.
+
+    `setting` is `"none"`, `"all"` (each block by itself) or ranges of blocks, first and last.
+    """
+    blocks = [index for index, layer in enumerate(layers) if layer.block]
+    if isinstance(setting, str):
+        setting = [(number, number) for number in range(len(blocks))] if setting == "all" else []
+    found = []
+    for first, last in setting:
+        begin, end = max(blocks[first], piece.start), min(blocks[last] + 1, piece.stop)
+        if begin < end:
+            found.append(range(begin - piece.start, end - piece.start))
+    return found
+
+
 def build(layers: Sequence[Layer], which: range, *, seed: int) -> list[nn.Module]:
     """Build some of the layers; a layer's initial parameters depend on the seed and its name, not on the split.
 

@@ -73,18 +73,10 @@ class Layout:
         )
 
     def recomputed(self, piece: range) -> list[range]:
-        """Return the positions in a piece whose activations are computed again: ranges that a cut divides, in parts."""
-        blocks = [index for index, layer in enumerate(self.layers) if layer.block]
-        if isinstance(self.recompute, str):
-            ranges = [(number, number) for number in range(len(blocks))] if self.recompute == "all" else []
-        else:
-            ranges = list(self.recompute)
-        found = []
-        for first, last in ranges:
-            begin, end = max(blocks[first], piece.start), min(blocks[last] + 1, piece.stop)
-            if begin < end:
-                found.append(range(begin - piece.start, end - piece.start))
-        return found
+        """Return the ranges of positions in a piece whose activations are computed again."""
+        from hpcpipe.models import recomputed
+
+        return recomputed(self.layers, piece, self.recompute)
 
     @property
     def bounds(self) -> tuple[int, ...]:
