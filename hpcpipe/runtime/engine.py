@@ -287,9 +287,8 @@ class Engine:
             flags=self._flags,
         )
         for begin, end in running.again:
-            self._recorder.event(
-                Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=FLAG_RECOMPUTED
-            )
+            flags = self._flags | FLAG_RECOMPUTED
+            self._recorder.event(Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=flags)
         self._waiting.busy()
 
     def _pass_on(self, follower: tuple[int, Task], output: Any) -> None:

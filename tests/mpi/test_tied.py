@@ -3,6 +3,8 @@
 import pytest
 import torch
 from layers import by_layer, disturb
+from test_replay import _orders as orders
+from test_replay import _run as run
 from training import load, reference, train_on
 
 from hpcpipe.plan import Kind
@@ -24,16 +26,16 @@ def test_tied_embeddings_train_as_one_matrix_under_every_schedule(comm, tmp_path
     runs += [(stages, "zbv", "ready"), (2, "interleaved", "ready")]
     losses = reference(load(tmp_path, *BASE))[0] if comm.rank == 0 else None
     bits = None
-    for seed, run in enumerate(runs):
-        settings = _settings(*run)
+    for seed, layout in enumerate(runs):
+        settings = _settings(*layout)
         result = train_on(comm, tmp_path, *settings, before_step=disturb(seed))
         found = by_layer(comm, result, load(tmp_path, *settings))
         if comm.rank == 0:
-            assert result[0] == pytest.approx(losses, rel=1e-6), run
-            assert torch.equal(found[FIRST], found[LAST]), run
-            if run[0] > 1:  # one rank computes with all cores, and so in sums of other parts
+            assert result[0] == pytest.approx(losses, rel=1e-6), layout
+            assert torch.equal(found[FIRST], found[LAST]), layout
+            if layout[0] > 1:  # one rank computes with all cores, and so in sums of other parts
                 bits = bits or found
-                assert all(torch.equal(found[name], bits[name]) for name in bits), run
+                assert all(torch.equal(found[name], bits[name]) for name in bits), layout
 
 
 @pytest.mark.mpi(min_size=4)
@@ -97,3 +99,14 @@ def test_only_a_tie_between_stages_is_exchanged(comm, tmp_path):
         train_on(comm, tmp_path, *_settings(2, hint, "ready", "job.steps=2"), before_step=watch)
         kinds[hint] = rows
     assert kinds == {"bf": [Kind.RS, Kind.AG] * 2 if comm.rank < 2 else [], "zbv": []}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_run_with_ties_and_repeated_forwards_can_be_replayed(comm, tmp_path):
+    settings = _settings(2, "bf", "ready", 'model.recompute="all"', 'schedule.accumulate="arrival"')
+    job = load(tmp_path, *settings)
+    source, parameters = run(comm, tmp_path, job, before_step=disturb(3))
+    again, same = run(comm, tmp_path, job, replay=source)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, same, strict=True))
+    if comm.rank == 0:
+        assert orders(again)[0] == orders(source)[0]
