@@ -85,9 +85,10 @@ test-nightly: venv ## the property tests of the schedules with 20,000 cases (min
 	@$(BIN)/python -m pytest -v tests/unit -m nightly --timeout=1200
 
 .PHONY: test-long
-test-long: venv ## the tests that take minutes
+test-long: venv ## the tests that take minutes or much memory
 	$(SAY) "long tests"
 	@$(BIN)/python -m pytest -q -m long tests/unit tests/run
+	@tests/mpi/launch 2 $(PYTEST_MPI) -m long --timeout=200 tests/mpi
 
 SANITIZED := build/sanitized
 

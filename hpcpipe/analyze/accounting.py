@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.rows import Rows
+from hpcpipe.analyze.rows import AGAIN, Rows
 from hpcpipe.analyze.windows import Windows
-from hpcpipe.events import FLAG_RECOMPUTED
 from hpcpipe.plan import Kind, TimeClass
 
 NUM_CLASSES = max(TimeClass) + 1
@@ -99,8 +98,9 @@ def account(rows: Rows, windows: Windows, ended: int | None) -> Account:
     """
     busy, waits, beside = _busy(rows), _waits(rows), _beside(rows)
     layers = [each for each in (beside, waits, busy) if len(each)]
+    again = _again(rows)
     inside = [windows.edges]
-    for spans in layers:
+    for spans in (*layers, again):
         inside += [spans.start, spans.end]
     if ended is not None:
         inside.append(np.array([ended], dtype=np.int64))
@@ -115,6 +115,9 @@ def account(rows: Rows, windows: Windows, ended: int | None) -> Account:
         covered = (spans.start[index] <= starts) & (spans.end[index] > starts)
         classes[covered] = spans.time_class[index[covered]]
         named_by[covered] = spans.row[index[covered]]
+    if len(again):
+        index = np.maximum(np.searchsorted(again.start, starts, side="right") - 1, 0)
+        classes[(again.start[index] <= starts) & (again.end[index] > starts)] = TimeClass.RECOMPUTE
     early = np.flatnonzero((classes == TimeClass.WARMUP) & (named_by >= 0))
     early = early[windows.steps[window[early]] < rows.step[named_by[early]]]
     classes[early] = TimeClass.DRAIN
@@ -127,8 +130,13 @@ def _busy(rows: Rows) -> Spans:
     """Return the rows that are time of the rank in order of start, each with the time that it really got."""
     which = np.flatnonzero(_BUSY_TABLE[rows.kind])
     classes = _BUSY_TABLE[rows.kind[which]]
-    again = (rows.kind[which] == Kind.F) & (rows.flags[which] & FLAG_RECOMPUTED != 0)
-    classes[again] = TimeClass.RECOMPUTE
+    return _disjoint(rows.t_start[which], rows.t_end[which], classes, which)
+
+
+def _again(rows: Rows) -> Spans:
+    """Return what was computed again: its time is no work, though it lies within a backward, whose row it stays."""
+    which = np.flatnonzero(rows.kind == AGAIN)
+    classes = np.full(len(which), int(TimeClass.RECOMPUTE), dtype=np.uint8)
     return _disjoint(rows.t_start[which], rows.t_end[which], classes, which)
 
 

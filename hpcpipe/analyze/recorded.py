@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcpipe.analyze.rows import computed_again
 from hpcpipe.analyze.windows import AnalysisError
 from hpcpipe.events import FLAG_BACKWARD, Events, RankLog, RunLog
 from hpcpipe.job import Job
@@ -113,7 +114,7 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
     times: dict[Place, int] = {}
     ends: dict[Place, int] = {}
     for stage, rank in ranks.items():
-        events = rank.events.take(np.isin(rank.events.step, chosen))
+        events = _without_repeats(rank.events, chosen)
         for place, spent, end in _spent(stage, events):
             times[place], ends[place] = spent, end
     return Recording(
@@ -208,7 +209,7 @@ def _messages(
 
 def _received(rank: RankLog, steps: list[int]) -> Iterator[tuple[Task, int, tuple[int, int, bool]]]:
     """Yield each message: the task that it feeds, its step, and when it was noticed, not yet seen, and if awaited."""
-    events = rank.events.take(np.isin(rank.events.step, steps))
+    events = _without_repeats(rank.events, steps)
     waits = events.take(events.kind == Kind.WAIT)
     received = events.take(events.kind == Kind.RECV)
     order = np.argsort(waits.t_start, kind="stable")
@@ -224,6 +225,11 @@ def _received(rank: RankLog, steps: list[int]) -> Iterator[tuple[Task, int, tupl
     ):
         kind = Kind.B if flags & FLAG_BACKWARD else Kind.F
         yield Task(kind, microbatch, chunk), step, (noticed, unseen, waited)
+
+
+def _without_repeats(events: Events, steps: list[int]) -> Events:
+    """Return the rows of some steps, without forwards that were done again: they are time of their backward's."""
+    return events.take(np.isin(events.step, steps) & ~computed_again(events.kind, events.flags))
 
 
 def _num_buckets(events: Events) -> int:

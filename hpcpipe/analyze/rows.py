@@ -8,12 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.events import RankLog
+from hpcpipe.events import FLAG_RECOMPUTED, RankLog
 from hpcpipe.events.tables import Column, Table, Times
 from hpcpipe.plan import Kind
 
 OWN = (Kind.F, Kind.B, Kind.W, Kind.UPDATE, Kind.DATA, Kind.CHECKPOINT, Kind.WAIT)
 """Kinds of rows that are time of the rank: one after the other, written when they end."""
+
+AGAIN = 255
+"""Stands, in what `read_rows` returns, for the kind of a forward done again: time within a backward, and no task."""
+
+
+def computed_again(kind: NDArray[np.uint8], flags: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which rows are forwards that were done again within a backward."""
+    return (kind == Kind.F) & (flags & FLAG_RECOMPUTED != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +51,6 @@ def read_rows(rank: RankLog, start: int = 0, stop: int | None = None) -> Rows:
     """Return rows `start` to `stop` of a rank, but for its sends."""
     names = Rows.column_names()
     values = rank.rows.read(names, start, stop)
+    values["kind"] = np.where(computed_again(values["kind"], values["flags"]), np.uint8(AGAIN), values["kind"])
     keep: NDArray[np.bool_] = values["kind"] != Kind.SEND
     return Rows(*(values[name][keep] for name in names))

@@ -6,7 +6,7 @@ Its messages are real bytes. It knows neither the plan nor how long a task shoul
 import ctypes
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _PR_SET_TIMERSLACK = 29
@@ -19,6 +19,7 @@ class Timed:
     now: Callable[[], int]
     due: int
     output: memoryview | None
+    again: Sequence[tuple[int, int]] = ()
 
     def done(self) -> bool:
         """Return whether its time has come."""
@@ -62,18 +63,19 @@ class Emulated:
         """Return a buffer's bytes."""
         return memoryview(buffer)
 
-    def describe(self, value: memoryview) -> tuple[str, tuple[int, ...]]:
-        """Return that a value is bytes, and how many."""
-        return "uint8", (value.nbytes,)
+    def describe(self, value: memoryview) -> tuple[str, tuple[int, ...], bool, tuple[int, ...]]:
+        """Return that a value is bytes, how many, and that they want no gradient."""
+        return "uint8", (value.nbytes,), False, ()
 
     def store(self, value: memoryview, buffer: bytearray, at: int) -> None:
         """Copy a value into a buffer."""
         buffer[at : at + value.nbytes] = value
 
-    def load(self, buffer: bytearray, at: int, dtype: str, shape: tuple[int, ...]) -> memoryview:
+    def load(
+        self, buffer: bytearray, at: int, described: tuple[str, tuple[int, ...], bool, tuple[int, ...]]
+    ) -> memoryview:
         """Return a view of what a buffer holds."""
-        del dtype
-        return memoryview(buffer)[at : at + shape[0]]
+        return memoryview(buffer)[at : at + described[1][0]]
 
     def peak_bytes(self) -> int:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""

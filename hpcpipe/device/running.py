@@ -3,6 +3,7 @@
 The engine goes on with messages while one runs; it must not know whether a CPU, a GPU or a clock does the work.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ class Running(Protocol):
     @property
     def due(self) -> int | None:
         """When it will be done (ns of this host's monotonic clock), or None where nobody knows beforehand."""
+
+    @property
+    def again(self) -> Sequence[tuple[int, int]]:
+        """When, within the task, activations were computed that had been dropped: begin and end, ns."""
 
     def done(self) -> bool:
         """Return whether the device has done it; never blocks."""
@@ -27,6 +32,7 @@ class Finished:
 
     output: Any = None
     due: int | None = None
+    again: Sequence[tuple[int, int]] = ()
 
     def done(self) -> bool:
         """Return that it is done."""

@@ -3,7 +3,7 @@
 It knows what a job's steps consist of, not how they are run.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -114,7 +114,8 @@ def record(job: Job, log: RankLog) -> Recording:
     tasks = tasks.astype(np.int32)
     updates = tasks[tasks[:, _KIND] == Kind.UPDATE, _MICROBATCH]
     buckets = int(updates.max()) + 1 if len(updates) else 0
-    wanted = _codes(np.array(list(_wanted(job, buckets)), dtype=np.int32))
+    reduced = set(tasks[tasks[:, _KIND] == Kind.RS, _MICROBATCH].tolist())
+    wanted = _codes(np.array(list(_wanted(job, buckets, reduced)), dtype=np.int32))
     begins = [0]
     for number in range(int(step[-1]) + 1 if len(step) else 0):
         first, end = np.searchsorted(step, (number, number + 1))
@@ -126,12 +127,14 @@ def record(job: Job, log: RankLog) -> Recording:
     return Recording(tasks, np.array(begins), buckets)
 
 
-def _wanted(job: Job, buckets: int) -> Iterator[Task]:
+def _wanted(job: Job, buckets: int, reduced: Set[int]) -> Iterator[Task]:
+    """Yield the tasks of a step; `reduced` are the buckets that other ranks have a part in (replicas, ties)."""
     kinds = (Kind.F, Kind.B, Kind.W) if job.splits else (Kind.F, Kind.B)
     for chunk in range(job.chunks):
         yield from (Task(kind, microbatch, chunk) for kind in kinds for microbatch in range(job.batch.microbatches))
-    for kind in _BUCKET_KINDS if job.parallel.data > 1 else (Kind.UPDATE,):
-        yield from (Task(kind, bucket) for bucket in range(buckets))
+    for bucket in range(buckets):
+        shared = job.parallel.data > 1 or bucket in reduced
+        yield from (Task(kind, bucket) for kind in (_BUCKET_KINDS if shared else (Kind.UPDATE,)))
 
 
 def _codes(tasks: Rows) -> NDArray[np.int64]:

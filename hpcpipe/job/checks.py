@@ -73,6 +73,19 @@ def _the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Prob
         )
 
 
+@CHECKS.needs("model.recompute", "model.layers")
+def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Problem]:
+    assert isinstance(job.model, Gpt)
+    ranges, layers = job.model.recompute, job.model.layers
+    if isinstance(ranges, tuple) and ranges[-1][1] >= layers:
+        yield Problem(
+            ("model", "recompute"),
+            f"recompute names block {ranges[-1][1]}, but the model's {count(layers, 'block')} "
+            f"{'is 0' if layers == 1 else f'are 0 to {layers - 1}'}",
+            f'name blocks up to {layers - 1}, or write recompute = "all"',
+        )
+
+
 @CHECKS.needs("data.seq_len", "model.context")
 def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
     assert isinstance(job.data, Text)

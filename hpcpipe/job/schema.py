@@ -16,7 +16,7 @@ from hpcpipe.job.datafile import resolve
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.section import Section
-from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
+from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Recompute, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
@@ -60,6 +60,12 @@ class Gpt(Section):
     context: Count = Field(description="longest sequence in tokens", examples=[128])
     vocab_size: Count = Field(default=256, description="number of different tokens")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are dropped in training")
+    tied: bool = Field(default=False, description="one matrix for the token embedding and the head, as in GPT-2")
+    recompute: Recompute = Field(
+        default="none",
+        description='blocks whose activations the backward computes again: "none", "all" (each by itself) or ranges '
+        "[first, last], of each of which only the input is kept",
+    )
 
 
 class SyntheticModel(Section):

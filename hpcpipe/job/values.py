@@ -135,6 +135,32 @@ def _split(value: Any) -> str | tuple[int, ...]:
     )
 
 
+def _recompute(value: Any) -> str | tuple[tuple[int, int], ...]:
+    example = "for example recompute = [[0, 3], [6, 6]]: blocks 0 to 3, and block 6 by itself"
+    if value in ("none", "all"):
+        return str(value)
+    if not isinstance(value, list | tuple):
+        raise wrong(f'must be "none", "all" or a list of ranges of blocks, got {describe(value)}', example)
+    if not value:
+        raise wrong("must list ranges of blocks, got an empty list", 'write recompute = "none"')
+    ranges: list[tuple[int, int]] = []
+    for index, entry in enumerate(value):
+        if not isinstance(entry, list | tuple) or len(entry) != 2 or not all(map(_is_int, entry)):
+            raise wrong(
+                f"must be a range of blocks, [first, last], got {describe(entry)}",
+                example,
+                index,
+            )
+        first, last = entry
+        if not 0 <= first <= last <= LARGEST:
+            raise wrong(f"= [{first}, {last}] is no range: 0 <= first <= last must hold", example, index)
+        if ranges and first <= ranges[-1][1]:
+            before = list(ranges[-1])
+            raise wrong(f"= [{first}, {last}] begins before {before} ends", "list the ranges in order", index)
+        ranges.append((first, last))
+    return tuple(ranges)
+
+
 def _betas(value: Any) -> tuple[float, float]:
     example = "for example betas = [0.9, 0.95]"
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -188,6 +214,7 @@ Cap = Annotated[str | int | tuple[int, ...], PlainValidator(_cap)]
 Chunks = Annotated[str | int, PlainValidator(_chunks)]
 HintName = Annotated[str, PlainValidator(_hint)]
 Milliseconds = Annotated[float | tuple[float, ...], PlainValidator(_milliseconds)]
+Recompute = Annotated[str | tuple[tuple[int, int], ...], PlainValidator(_recompute)]
 Slots = Annotated[str | int, PlainValidator(_slots)]
 Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
 Betas = Annotated[tuple[float, float], PlainValidator(_betas)]

@@ -1,4 +1,4 @@
-"""GPT-2's layout (Radford et al., 2019): token and position embedding, pre-norm blocks, final norm and untied head.
+"""GPT-2's layout (Radford et al., 2019): token and position embedding, pre-norm blocks, final norm and a head.
 
 Only the mathematics of the layers and the loss; nothing here knows of ranks or micro-batches.
 """
@@ -13,6 +13,7 @@ from torch.nn import functional
 from hpcpipe.models.layer import Layer
 
 _INIT_STD = 0.02
+_TOKEN = "token"
 
 
 class Embedding(nn.Module):
@@ -84,18 +85,30 @@ class Head(nn.Module):
 
 
 def gpt_layers(
-    *, layers: int, dim: int, heads: int, context: int, vocab_size: int, dropout: float, seq_len: int
+    *,
+    layers: int,
+    dim: int,
+    heads: int,
+    context: int,
+    vocab_size: int,
+    dropout: float,
+    seq_len: int,
+    tied: bool = False,
 ) -> Sequence[Layer]:
     """Return the model as a chain of layers with their cost per token.
+
+    With `tied` the head projects with the token embedding's matrix (Press and Wolf, arXiv 1608.05859), as GPT-2 does.
 
     A block costs 12 dim² multiply-adds for its four matrices and 2 dim · seq_len for scores and their weighted sum.
     """
     block = partial(Block, dim=dim, heads=heads, depth=layers, dropout=dropout)
     embedding = partial(Embedding, vocab_size=vocab_size, context=context, dim=dim, dropout=dropout)
+    head = partial(Head, dim=dim, vocab_size=vocab_size)
+    token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if tied else ({}, {})
     return [
-        Layer("embedding", embedding, 0.0, block=False),
+        Layer("embedding", embedding, 0.0, block=False, ties=token),
         *(Layer(f"block.{i}", block, 12.0 * dim * dim + 2.0 * dim * seq_len, block=True) for i in range(layers)),
-        Layer("head", partial(Head, dim=dim, vocab_size=vocab_size), float(dim * vocab_size), block=False),
+        Layer("head", head, float(dim * vocab_size), block=False, ties=project),
     ]
 
 

@@ -3,8 +3,8 @@
 A stage builds only its own layers; the whole model never exists in one place unless the pipeline has one stage.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -14,12 +14,16 @@ from hpcpipe.plan import balanced_split, derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: `cost` in multiply-adds per token of its forward; `block`: whether `[parallel].split` counts it."""
+    """One layer: `cost` in multiply-adds per token of its forward; `block`: whether `[parallel].split` counts it.
+
+    `ties` names parameters, by their path in the module, that are one with those of other layers under the same name.
+    """
 
     name: str
     build: Callable[[], nn.Module]
     cost: float
     block: bool
+    ties: Mapping[str, str] = field(default_factory=dict)
 
 
 def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:
@@ -44,10 +48,57 @@ def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> lis
     return ranges
 
 
+def recomputed(layers: Sequence[Layer], piece: range, setting: str | Sequence[tuple[int, int]]) -> list[range]:
+    """Return the positions in a piece whose activations are computed again; ranges that a cut divides come in parts.
+
+    `setting` is `"none"`, `"all"` (each block by itself) or ranges of blocks, first and last.
+    """
+    blocks = [index for index, layer in enumerate(layers) if layer.block]
+    if isinstance(setting, str):
+        setting = [(number, number) for number in range(len(blocks))] if setting == "all" else []
+    found = []
+    for first, last in setting:
+        begin, end = max(blocks[first], piece.start), min(blocks[last] + 1, piece.stop)
+        if begin < end:
+            found.append(range(begin - piece.start, end - piece.start))
+    return found
+
+
 def build(layers: Sequence[Layer], which: range, *, seed: int) -> list[nn.Module]:
-    """Build some of the layers; a layer's initial parameters depend on the seed and its name, not on the split."""
-    modules = []
-    for index in which:
-        torch.manual_seed(derive_seed(seed, "init", layers[index].name))
-        modules.append(layers[index].build())
-    return modules
+    """Build some of the layers; a layer's initial parameters depend on the seed and its name, not on the split.
+
+    A tied parameter begins everywhere with the values of its first use, which is built for that if it is elsewhere.
+    """
+    modules = {index: _build(layers[index], seed) for index in which}
+    for tie, uses in ties_of(layers).items():
+        (origin, path), *others = uses
+        mine = [(index, there) for index, there in others if index in modules]
+        if mine:
+            source = modules[origin] if origin in modules else _build(layers[origin], seed)
+            for index, there in mine:
+                _copy(tie, source.get_parameter(path), modules[index].get_parameter(there))
+    return list(modules.values())
+
+
+def ties_of(layers: Sequence[Layer]) -> dict[str, list[tuple[int, str]]]:
+    """Return for every tie where it is used, in the order of the chain: number of the layer and path in its module."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for index, layer in enumerate(layers):
+        for path, tie in layer.ties.items():
+            found.setdefault(tie, []).append((index, path))
+    return found
+
+
+def _build(layer: Layer, seed: int) -> nn.Module:
+    torch.manual_seed(derive_seed(seed, "init", layer.name))
+    return layer.build()
+
+
+def _copy(tie: str, source: nn.Parameter, target: nn.Parameter) -> None:
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ValueError(
+            f"the parameters tied as {tie!r} differ: {tuple(source.shape)} {source.dtype} and {tuple(target.shape)} "
+            f"{target.dtype}"
+        )
+    with torch.no_grad():
+        target.copy_(source)

@@ -3,7 +3,7 @@
 The runtime and the simulator make their `StagePlan`s from it, so they cannot disagree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -79,7 +79,13 @@ class Schedule:
             _check_weights_in_order(self.hint, self.orders)
 
     def stage_plan(
-        self, stage: int, *, buckets: int = 0, replicated: bool = False, recorded: Sequence[Task] | None = None
+        self,
+        stage: int,
+        *,
+        buckets: int = 0,
+        replicated: bool = False,
+        tied: Collection[int] = (),
+        recorded: Sequence[Task] | None = None,
     ) -> StagePlan:
         """Return the plan of a new step on one stage.
 
@@ -98,6 +104,7 @@ class Schedule:
             ordered=self.ordered,
             buckets=buckets,
             replicated=replicated,
+            tied=tied,
         )
 
     def order(self, stage: int) -> tuple[Task, ...]:

@@ -4,6 +4,7 @@ The runtime and the simulator both drive this object; time is an opaque integer 
 the pipeline stands in flight.py.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from hpcpipe.plan.accounting import TimeClass
@@ -38,6 +39,8 @@ class StagePlan:
         Whether a micro-batch's W waits for that of the one admitted before it, so that sums have a fixed order.
     buckets
         Number of fusion buckets; each has an UPDATE, and RS and AG around it where `replicated`.
+    tied
+        The buckets that have RS and AG even without replicas, because other stages use the same parameters.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class StagePlan:
         ordered: bool = True,
         buckets: int = 0,
         replicated: bool = False,
+        tied: Collection[int] = (),
     ) -> None:
         self.placement = placement
         self.stage = stage
@@ -62,7 +66,7 @@ class StagePlan:
         self._split = split
         self._ordered = ordered
         self._buckets = buckets
-        self._replicated = replicated
+        self._shared = [replicated or bucket in tied for bucket in range(buckets)]
         self._ready = ReadySet(policy.hint)
         self._ready_at: dict[Task, int] = {}
         self._chunks = range(placement.chunks)
@@ -74,7 +78,7 @@ class StagePlan:
         self._waiting_weights: set[Task] = set()
         self._started = False
         self._gradients_left = microbatches * placement.chunks
-        self._pending = (3 if split else 2) * self._gradients_left + buckets * (3 if replicated else 1)
+        self._pending = (3 if split else 2) * self._gradients_left + buckets + 2 * sum(self._shared)
 
     @property
     def done(self) -> bool:
@@ -133,7 +137,7 @@ class StagePlan:
             self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
             self._add(Task(Kind.UPDATE, task.microbatch), now)
-        elif task.kind is Kind.UPDATE and self._replicated:
+        elif task.kind is Kind.UPDATE and self._shared[task.microbatch]:
             self._add(Task(Kind.AG, task.microbatch), now)
 
     def follower(self, task: Task) -> tuple[int, Task] | None:
@@ -187,7 +191,7 @@ class StagePlan:
                 self._add(following, now)
         if self._gradients_left == 0:
             for bucket in range(self._buckets):
-                self._add(Task(Kind.RS if self._replicated else Kind.UPDATE, bucket), now)
+                self._add(Task(Kind.RS if self._shared[bucket] else Kind.UPDATE, bucket), now)
 
     def _add(self, task: Task, now: int) -> None:
         self._ready.add(task)

@@ -1,22 +1,23 @@
-"""Messages of the pipeline: persistent receives into slots, and nonblocking sends from pooled buffers.
+"""Messages of the pipeline that are received: persistent receives into slots, and what is too large for one.
 
-A slot is given back when its tensor is no longer needed, after its micro-batch's last task there: the slot is the
+A slot is given back when its tensors are no longer needed, after its micro-batch's last task there: the slot is the
 stash. The caps of sender and receiver bound the slots that can be filled, so messages do not pile up inside MPI.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from mpi4py import MPI
 
 from hpcpipe.plan import Kind
 from hpcpipe.runtime.clock import now
-from hpcpipe.runtime.header import HEADER_BYTES, Header
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from hpcpipe.runtime.counts import counted, padded
+from hpcpipe.runtime.header import Described, Header, Notice, read
+from hpcpipe.runtime.reserve import Reserve
+from hpcpipe.runtime.structure import ONE_TENSOR, put_together
 
 
 class Memory(Protocol):
-    """Message buffers where the device wants them, and how its values get in and out. A buffer's type is its own."""
+    """Message buffers where the device wants them, and how tensors get in and out. A buffer's type is its own."""
 
     def buffer(self, num_bytes: int) -> Any:
         """Return a buffer of that size."""
@@ -24,14 +25,20 @@ class Memory(Protocol):
     def view(self, buffer: Any) -> memoryview:
         """Return the bytes of a buffer as MPI reads and writes them."""
 
-    def describe(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        """Return the name of a value's type and its shape."""
+    def describe(self, tensor: Any) -> tuple[str, tuple[int, ...], bool, tuple[int, ...]]:
+        """Return the name of a tensor's type, its shape, whether it wants a gradient, its layout (see Described).
 
-    def store(self, value: Any, buffer: Any, at: int) -> None:
-        """Copy a value into a buffer from byte `at` on."""
+        Raises
+        ------
+        ValueError
+            It is no tensor, or of a kind that is not sent.
+        """
 
-    def load(self, buffer: Any, at: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """Return what a buffer holds from byte `at` on, without a copy."""
+    def store(self, tensor: Any, buffer: Any, at: int) -> None:
+        """Copy a tensor into a buffer from byte `at` on."""
+
+    def load(self, buffer: Any, at: int, described: Described) -> Any:
+        """Return the tensor that a buffer holds from byte `at` on, without a copy."""
 
 
 class Neighbour(NamedTuple):
@@ -43,7 +50,7 @@ class Neighbour(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What was received (a view of its slot), its header, and when its receive had been posted (ns)."""
+    """What was received (views of its slot), its header, and when its receive had been posted (ns)."""
 
     header: Header
     value: Any
@@ -51,11 +58,14 @@ class Arrival(NamedTuple):
     posted: int
 
 
-class Sent(NamedTuple):
-    """A send that MPI has completed; times in ns."""
+class Apart(NamedTuple):
+    """A message that does not come in the slot that announced it, while it is under way."""
 
-    header: Header
+    request: MPI.Request
+    buffer: Any
+    slot: int
     posted: int
+    tag: int
 
 
 class ReceiveChannel:
@@ -65,15 +75,18 @@ class ReceiveChannel:
     """
 
     def __init__(
-        self, comm: "MPI.Intracomm", source: int, *, chunk: int, slots: int, payload_bytes: int, memory: Memory
+        self, comm: MPI.Intracomm, source: int, *, chunk: int, slots: int, message_bytes: int, memory: Memory
     ) -> None:
-        from mpi4py import MPI
-
+        self._comm = comm
+        self._source = source
         self._memory = memory
         self._chunk = chunk
-        self._buffers = [memory.buffer(HEADER_BYTES + payload_bytes) for _ in range(slots)]
-        self._views = [memory.view(buffer) for buffer in self._buffers]
-        self.requests = [comm.Recv_init([view, MPI.BYTE], source, chunk) for view in self._views]
+        self._reserve = Reserve(message_bytes)
+        self._sizes = [message_bytes] * slots
+        made = [self._make(message_bytes) for _ in range(slots)]
+        self._buffers = [buffer for buffer, _, _ in made]
+        self._views = [view for _, view, _ in made]
+        self.requests = [request for _, _, request in made]
         # A completed persistent request tests as complete for ever, so the channel itself knows which are under way.
         self._active = [False] * slots
         self._posted = [0] * slots
@@ -86,20 +99,48 @@ class ReceiveChannel:
         return sum(self._active)
 
     def release(self, slot: int) -> None:
-        """Give the slot back: post its receive again."""
+        """Give the slot back: post its receive again, larger if larger messages may come now."""
         assert not self._active[slot], f"slot {slot} was given back twice"
+        if self._sizes[slot] < self._reserve.size:
+            self._enlarge(slot)
         self._active[slot] = True
         self._posted[slot] = now()
         self.requests[slot].Start()
 
-    def take(self, slot: int) -> Arrival:
-        """Return what arrived in a slot whose request has completed."""
+    def begin(self, step: int) -> list[int]:
+        """Make the slots large enough for the messages that may come in this step and the next.
+
+        Returns the slots that turned out to be filled while this was done: `take` them, MPI will not report them.
+        """
+        before = self._reserve.size
+        if self._reserve.at(step + 1) == before:
+            return []
+        filled = []
+        for slot, active in enumerate(self._active):
+            if not active:
+                continue  # it holds a message, and grows when it is given back
+            if _cancelled(self.requests[slot]):
+                self._active[slot] = False
+                self.release(slot)
+            else:
+                filled.append(slot)
+        return filled
+
+    def take(self, slot: int) -> Arrival | Apart:
+        """Return what arrived in a slot whose request has completed, or what it announced and is received now."""
         assert self._active[slot], f"slot {slot} completed while no receive was posted"
         self._active[slot] = False
-        header = Header.unpack_from(self._views[slot])
+        header = read(self._views[slot])
         assert header.chunk == self._chunk, f"a message for chunk {header.chunk} in a slot of chunk {self._chunk}"
-        value = self._memory.load(self._buffers[slot], HEADER_BYTES, header.dtype, header.shape)
-        return Arrival(header, value, slot, self._posted[slot])
+        if isinstance(header, Notice):
+            return self._receive_apart(slot, header)
+        return self._arrival(header, self._buffers[slot], slot)
+
+    def open(self, apart: Apart) -> Arrival:
+        """Return what has come apart from its slot."""
+        header = read(self._memory.view(apart.buffer))
+        assert isinstance(header, Header)
+        return self._arrival(header, apart.buffer, apart.slot)
 
     def free(self) -> None:
         """Cancel the posted receives and free the requests."""
@@ -109,58 +150,34 @@ class ReceiveChannel:
                 request.Wait()
             request.Free()
 
+    def _arrival(self, header: Header, buffer: Any, slot: int) -> Arrival:
+        content, load = header.content, self._memory.load
+        if content.structure == ONE_TENSOR:
+            return Arrival(header, load(buffer, content.offsets[0], content.tensors[0]), slot, self._posted[slot])
+        tensors = [load(buffer, at, described) for at, described in zip(content.offsets, content.tensors, strict=True)]
+        return Arrival(header, put_together(content.structure, tensors), slot, self._posted[slot])
 
-class Outbox:
-    """Nonblocking sends to all neighbours; a buffer is reused when its request has completed.
-
-    `comms` are the communicators by what their messages feed.
-    """
-
-    def __init__(self, comms: "Mapping[Kind, MPI.Intracomm]", *, payload_bytes: int, memory: Memory) -> None:
-        from mpi4py import MPI
-
-        self._comms = comms
-        self._byte = MPI.BYTE
-        self._payload_bytes = payload_bytes
-        self._memory = memory
-        self._idle: list[Any] = []
-        self._busy: list[tuple[Any, Neighbour, Sent]] = []
-        self.requests: list[MPI.Request] = []
-
-    def send(self, neighbour: Neighbour, stage: int, value: Any, *, step: int, microbatch: int) -> None:
-        """Copy the value behind a header and post its send to a stage; returns at once.
-
-        Raises
-        ------
-        ValueError
-            The value is larger than the receiver's slots, or of a type or shape that cannot be described.
-        """
-        dtype, shape = self._memory.describe(value)
-        header = Header(step, microbatch, neighbour.chunk, now(), dtype, shape)
-        header.check()
-        num_bytes = header.payload_bytes
-        if num_bytes > self._payload_bytes:
-            raise ValueError(
-                f"micro-batch {microbatch}: a tensor of {num_bytes} bytes (shape {shape}, {dtype}) does not fit the "
-                f"{self._payload_bytes} bytes agreed for this edge"
-            )
-        buffer = self._idle.pop() if self._idle else self._memory.buffer(HEADER_BYTES + self._payload_bytes)
+    def _receive_apart(self, slot: int, notice: Notice) -> Apart:
+        self._reserve.note(notice.step, notice.size)
+        buffer = self._memory.buffer(padded(notice.size))
         view = self._memory.view(buffer)
-        header.pack_into(view)
-        self._memory.store(value, buffer, HEADER_BYTES)
-        self._busy.append((buffer, neighbour, Sent(header, now())))
-        comm = self._comms[neighbour.feeds]
-        self.requests.append(comm.Isend([view[: HEADER_BYTES + num_bytes], self._byte], stage, neighbour.chunk))
+        request = self._comm.Irecv(counted(view, notice.size), self._source, notice.tag)
+        return Apart(request, buffer, slot, self._posted[slot], notice.tag)
 
-    def under_way(self) -> list[tuple[Neighbour, Sent]]:
-        """Return the sends that have not completed."""
-        return [(neighbour, sent) for _, neighbour, sent in self._busy]
+    def _enlarge(self, slot: int) -> None:
+        self.requests[slot].Free()
+        self._sizes[slot] = self._reserve.size
+        self._buffers[slot], self._views[slot], self.requests[slot] = self._make(self._reserve.size)
 
-    def complete(self, indices: list[int]) -> list[tuple[Neighbour, Sent]]:
-        """Note that the requests at `indices` have completed and return what they sent."""
-        finished = [self._busy[index] for index in indices]
-        gone = set(indices)
-        self._idle += [buffer for buffer, _, _ in finished]
-        self._busy = [entry for index, entry in enumerate(self._busy) if index not in gone]
-        self.requests = [request for index, request in enumerate(self.requests) if index not in gone]
-        return [(neighbour, sent) for _, neighbour, sent in finished]
+    def _make(self, size: int) -> tuple[Any, memoryview, MPI.Prequest]:
+        buffer = self._memory.buffer(padded(size))
+        view = self._memory.view(buffer)
+        return buffer, view, self._comm.Recv_init(counted(view, size), self._source, self._chunk)
+
+
+def _cancelled(request: MPI.Prequest) -> bool:
+    """Cancel a posted receive; return False if a message was there before that."""
+    status = MPI.Status()
+    request.Cancel()
+    request.Wait(status)
+    return status.Is_cancelled()

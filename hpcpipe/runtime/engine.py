@@ -15,8 +15,10 @@ from hpcpipe.runtime.header import Header
 from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.waiting import Waiting
 
-FLAG_BACKWARD = 1
+FLAG_BACKWARD, FLAG_RECOMPUTED = 1, 2
 _DONE = Finished()
+_PASSING = (Kind.F, Kind.B)
+"""The kinds of task whose output another task needs, be it None."""
 
 
 class Recorder(Protocol):
@@ -195,6 +197,7 @@ class Engine:
         begin = now()
         self._step, self._plan, self._finished = step, self._make_plan(step), []
         self.progress += 1
+        self._mailbox.begin(step)
         self._stage.load(step)
         loaded = now()
         if self._stage.has_data:
@@ -254,20 +257,20 @@ class Engine:
         """Finish the task if the device has done it; else let it run and wait a little."""
         if running.done():
             self._running = None
-            self._finish(dispatched, running.result())
+            self._finish(dispatched, running)
         elif self._running is None:
             self._running = dispatched, running
         else:
             self._waiting.during(running.due)
 
-    def _finish(self, dispatched: _Dispatched, output: Any) -> None:
+    def _finish(self, dispatched: _Dispatched, running: Running) -> None:
         (task, rank_in_hint, ready_count), ready_at, began = dispatched
         ended = now()
         plan, self._current = self._plan, None
         self._finished.append(task)
         self.progress += 1
-        if output is not None:
-            self._pass_on(task, output)
+        if task.kind in _PASSING and (follower := plan.follower(task)) is not None:
+            self._pass_on(follower, running.result())
         plan.finish(task, ended)
         if task.kind is plan.frees:
             self._release(task)
@@ -283,12 +286,13 @@ class Engine:
             ready_count=ready_count,
             flags=self._flags,
         )
+        for begin, end in running.again:
+            flags = self._flags | FLAG_RECOMPUTED
+            self._recorder.event(Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=flags)
         self._waiting.busy()
 
-    def _pass_on(self, task: Task, output: Any) -> None:
+    def _pass_on(self, follower: tuple[int, Task], output: Any) -> None:
         """Send what a task gave to the stage that needs it, or keep it if that is this one."""
-        follower = self._plan.follower(task)
-        assert follower is not None, f"nobody needs what {task} gave"
         stage, feeds = follower
         if stage == self._number:
             self._handed[feeds] = output

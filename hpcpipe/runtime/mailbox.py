@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 from mpi4py import MPI  # starting a mailbox starts MPI
 
 from hpcpipe.plan import Kind, Task
-from hpcpipe.runtime.channel import Arrival, Memory, Neighbour, Outbox, ReceiveChannel, Sent
+from hpcpipe.runtime.channel import Apart, Arrival, Memory, Neighbour, ReceiveChannel
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
+from hpcpipe.runtime.header import ROOM_FOR_ONE
 from hpcpipe.runtime.mesh import Mesh
+from hpcpipe.runtime.outbox import Outbox, Sent
 
 Mail = tuple[list[tuple[Neighbour, Arrival]], list[tuple[Neighbour, Sent]]]
 """What has arrived and what has been sent."""
@@ -43,7 +45,8 @@ class Mailbox:
     inlets
         One for every kind and chunk that is fed from another stage.
     payload_bytes
-        The largest value that crosses an edge.
+        The largest tensor that is known to cross an edge; 0 where nobody knows. What is larger comes apart from its
+        slot at first and fits from the second step after on (reserve.py).
     """
 
     due: int | None = None
@@ -52,25 +55,31 @@ class Mailbox:
     def __init__(self, mesh: Mesh, *, inlets: Iterable[Inlet], payload_bytes: int, memory: Memory) -> None:
         self._rank_of = mesh.place.rank_of
         comms = {Kind.F: mesh.forward, Kind.B: mesh.backward}
-        self._channels: dict[tuple[Kind, int], ReceiveChannel] = {}
-        self._peers: dict[tuple[Kind, int], int] = {}
+        size = ROOM_FOR_ONE + payload_bytes
+        self._channels: dict[tuple[Kind, int], tuple[Neighbour, ReceiveChannel, int]] = {}
         self._owners: list[tuple[Neighbour, ReceiveChannel, int]] = []
         self._receive_requests: list[MPI.Request] = []
+        self._apart: list[tuple[Neighbour, ReceiveChannel, Apart]] = []
+        self._arrived: list[tuple[Neighbour, Arrival]] = []
         for feeds, chunk, stage, slots in inlets:
-            channel = ReceiveChannel(
-                comms[feeds], stage, chunk=chunk, slots=slots, payload_bytes=payload_bytes, memory=memory
-            )
+            channel = ReceiveChannel(comms[feeds], stage, chunk=chunk, slots=slots, message_bytes=size, memory=memory)
             neighbour = Neighbour(feeds, chunk, self._rank_of(stage))
-            self._channels[feeds, chunk] = channel
-            self._peers[feeds, chunk] = neighbour.peer
+            self._channels[feeds, chunk] = neighbour, channel, len(self._owners)
             self._owners += [(neighbour, channel, slot) for slot in range(slots)]
             self._receive_requests += channel.requests
-        self._outbox = Outbox(comms, payload_bytes=payload_bytes, memory=memory)
+        self._outbox = Outbox(comms, message_bytes=size, memory=memory)
 
     @property
     def sending(self) -> bool:
         """Whether a send has not completed."""
         return bool(self._outbox.requests)
+
+    def begin(self, step: int) -> None:
+        """Make room for the messages of a step; the step before is done."""
+        for neighbour, channel, first in self._channels.values():
+            for slot in channel.begin(step):
+                self._take(neighbour, channel, slot)
+            self._receive_requests[first : first + len(channel.requests)] = channel.requests
 
     def poll(self) -> Mail:
         """Return what has arrived and what has been sent since the last poll; never blocks.
@@ -81,23 +90,28 @@ class Mailbox:
             MPI reports that a message cannot be completed.
         """
         requests = self._receive_requests + self._outbox.requests
+        if self._apart:
+            requests += [apart.request for _, _, apart in self._apart]
         try:
             indices = MPI.Request.Testsome(requests) if requests else None
         except MPI.Exception as error:
             peers = ", ".join(f"rank {peer}" for peer in sorted({neighbour.peer for neighbour, *_ in self._owners}))
             raise PeerLostError(f"messages with {peers} failed; most likely one of them has died") from error
-        if not indices:
+        if not indices and not self._arrived:
             return [], []
-        receives = len(self._owners)
-        arrivals = []
-        completed = []
-        for index in indices:
+        receives, sends = len(self._owners), len(self._outbox.requests)
+        completed, came_apart = [], []
+        for index in indices or ():
             if index < receives:
-                neighbour, channel, slot = self._owners[index]
-                arrivals.append((neighbour, channel.take(slot)))
-            else:
+                self._take(*self._owners[index])
+            elif index < receives + sends:
                 completed.append(index - receives)
-        return arrivals, self._outbox.complete(completed) if completed else []
+            else:
+                came_apart.append(index - receives - sends)
+        if came_apart:
+            self._open(came_apart)
+        arrived, self._arrived = self._arrived, []
+        return arrived, self._outbox.complete(completed) if completed else []
 
     def send(self, stage: int, feeds: Task, value: Any, *, step: int) -> None:
         """Post a send to the stage whose task the value feeds."""
@@ -106,25 +120,33 @@ class Mailbox:
 
     def release(self, feeds: Task, slot: int) -> None:
         """Give a slot back: what it holds is no longer needed."""
-        self._channels[feeds.kind, feeds.chunk].release(slot)
+        _, channel, first = self._channels[feeds.kind, feeds.chunk]
+        channel.release(slot)
+        self._receive_requests[first + slot] = channel.requests[slot]
 
     def pending(self) -> dict[str, Any]:
-        """Return the receives and sends under way, for another thread; tags are chunks."""
+        """Return the receives and sends under way, for another thread."""
         time = now()
+        posted = [(neighbour, neighbour.chunk, channel.num_posted) for neighbour, channel, _ in self._channels.values()]
+        posted += [(neighbour, apart.tag, 1) for neighbour, _, apart in list(self._apart)]
         return {
             "receives": [
-                {"feeds": feeds.name, "chunk": chunk, "tag": chunk, "peer": peer, "slots": slots, "posted": posted}
-                for (feeds, chunk), peer, slots, posted in (
-                    (key, self._peers[key], len(channel.requests), channel.num_posted)
-                    for key, channel in self._channels.items()
-                )
+                {
+                    "feeds": neighbour.feeds.name,
+                    "chunk": neighbour.chunk,
+                    "tag": tag,
+                    "peer": neighbour.peer,
+                    "slots": len(self._channels[neighbour.feeds, neighbour.chunk][1].requests),
+                    "posted": count,
+                }
+                for neighbour, tag, count in posted
             ],
             "sends": [
                 {
                     "feeds": neighbour.feeds.name,
                     "step": sent.header.step,
                     "microbatch": sent.header.microbatch,
-                    "tag": neighbour.chunk,
+                    "tag": sent.tag,
                     "peer": neighbour.peer,
                     "bytes": sent.header.payload_bytes,
                     "for_s": (time - sent.posted) * 1e-9,
@@ -135,5 +157,18 @@ class Mailbox:
 
     def free(self) -> None:
         """Cancel what is posted and free all requests."""
-        for channel in self._channels.values():
+        for _, channel, _ in self._channels.values():
             channel.free()
+
+    def _take(self, neighbour: Neighbour, channel: ReceiveChannel, slot: int) -> None:
+        taken = channel.take(slot)
+        if isinstance(taken, Arrival):
+            self._arrived.append((neighbour, taken))
+        else:
+            self._apart.append((neighbour, channel, taken))
+
+    def _open(self, indices: list[int]) -> None:
+        for index in indices:
+            neighbour, channel, apart = self._apart[index]
+            self._arrived.append((neighbour, channel.open(apart)))
+        self._apart = [entry for index, entry in enumerate(self._apart) if index not in indices]

@@ -1,19 +1,22 @@
 """The chunks of one rank run with torch: forward, backward, and weight gradients as work of their own where wanted.
 
 Each micro-batch's parameter gradients are handed to a sink instead of being added where they are made, so that whoever
-adds them can choose the order of addition.
+adds them can choose the order of addition. What chunks exchange is a tensor or a structure of tensors (structure.py).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from hpcpipe.device import Finished
 from hpcpipe.plan import Kind, Task
+from hpcpipe.runtime.clock import now
+from hpcpipe.runtime.structure import map_tensors, tensors_of
 
 Gradients = Sequence[torch.Tensor | None]
 
@@ -24,10 +27,10 @@ class Batches(Protocol):
     def load(self, step: int) -> None:
         """Make the step's micro-batches ready."""
 
-    def inputs(self, microbatch: int) -> torch.Tensor:
+    def inputs(self, microbatch: int) -> Any:
         """Return the model's input."""
 
-    def targets(self, microbatch: int) -> torch.Tensor:
+    def targets(self, microbatch: int) -> Any:
         """Return what the loss compares with."""
 
 
@@ -38,6 +41,40 @@ class Pending(Protocol):
         """Return the gradients of `parameters`; `folded` is what the backward has given for them already."""
 
 
+class Call(Protocol):
+    """How a chunk's layers are called one after the other."""
+
+    def __call__(
+        self,
+        layers: Sequence[nn.Module],
+        value: Any,
+        *,
+        before: Callable[[int], None] | None,
+        again: Callable[[], AbstractContextManager[None]],
+    ) -> Any:
+        """Return the last one's value.
+
+        `before` is called with each layer's position just before it, `again` entered around what is computed again in a
+        backward.
+        """
+
+
+def call_once(
+    layers: Sequence[nn.Module],
+    value: Any,
+    *,
+    before: Callable[[int], None] | None,
+    again: Callable[[], AbstractContextManager[None]],
+) -> Any:
+    """Call layers whose activations are kept until the backward."""
+    del again
+    for position, layer in enumerate(layers):
+        if before is not None:
+            before(position)
+        value = layer(value)
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """The layers of one virtual stage, called one after the other.
@@ -45,7 +82,7 @@ class Chunk:
     Parameters
     ----------
     parameters
-        Those of the layers that are trained, each once.
+        Those of the layers that are trained, each once; none where the layers have none.
     first
         Whether the chain begins here, with the model's input.
     loss
@@ -55,18 +92,32 @@ class Chunk:
         parameter was not used.
     seeds
         (step, position of the layer in the chunk, micro-batch) -> seed; None if no layer draws random numbers.
+    call
+        How the layers are called, where not just one after the other.
     """
 
     layers: Sequence[nn.Module]
     parameters: Sequence[nn.Parameter]
     first: bool
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
+    loss: Callable[[Any, Any], torch.Tensor] | None
     sink: Callable[[int, Gradients], None]
     seeds: Callable[[int, int, int], int] | None = None
+    call: Call = call_once
+
+
+class _Kept(NamedTuple):
+    """What a forward leaves for its backward: the inputs and outputs that gradients flow through, in order."""
+
+    entries: list[torch.Tensor]
+    outputs: list[torch.Tensor]
 
 
 class Stage:
     """All chunks of one rank.
+
+    Only floating and complex tensors that depend on trained parameters get gradients; others cross between stages
+    without. The gradient of a chunk's input is one tensor where one wants a gradient, else a tuple with one entry for
+    each that does; None where it did not count for the loss.
 
     Parameters
     ----------
@@ -85,9 +136,10 @@ class Stage:
         self._chunks = chunks
         self._batches = batches
         self._recording = recording
-        self._stash: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._pending: dict[tuple[int, int], tuple[Pending, Gradients]] = {}
+        self._stash: dict[tuple[int, int], _Kept] = {}
+        self._pending: dict[tuple[int, int], tuple[Pending | None, Gradients]] = {}
         self._losses: dict[int, torch.Tensor] = {}
+        self._again: list[tuple[int, int]] = []
 
     @property
     def has_data(self) -> bool:
@@ -105,61 +157,109 @@ class Stage:
             self._batches.load(step)
         self._losses.clear()
 
-    def start(self, step: int, task: Task, received: torch.Tensor | None) -> Finished:
+    def start(self, step: int, task: Task, received: Any) -> Finished:
         """Run an F, B or W in the calling thread; it is done on return."""
         kind, microbatch, number = task
         chunk = self._chunks[number]
         if kind is Kind.F:
             return Finished(self._forward(step, microbatch, number, chunk, received))
         if kind is Kind.B:
-            return Finished(self._backward(microbatch, number, chunk, received))
-        pending, folded = self._pending.pop((microbatch, number))
-        chunk.sink(microbatch, pending.compute(chunk.parameters, folded))
+            gradient = self._backward(microbatch, number, chunk, received)
+            again, self._again = tuple(self._again), []
+            return Finished(gradient, again=again)
+        pending, gradients = self._pending.pop((microbatch, number))
+        chunk.sink(microbatch, gradients if pending is None else pending.compute(chunk.parameters, gradients))
         return Finished()
 
     def loss(self) -> float:
         """Return the step's loss so far, added in micro-batch order in double precision (0 but on the last stage)."""
         return sum(float(self._losses[microbatch]) for microbatch in sorted(self._losses))
 
-    def _forward(
-        self, step: int, microbatch: int, number: int, chunk: Chunk, received: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def _forward(self, step: int, microbatch: int, number: int, chunk: Chunk, received: Any) -> Any:
         """Return what the next virtual stage needs, or None at the end of the chain."""
         if chunk.first:
             assert self._batches is not None
-            value = entry = self._batches.inputs(microbatch)
+            entry, entries = self._batches.inputs(microbatch), []
         else:
-            assert received is not None
-            value = entry = received.detach().requires_grad_(received.is_floating_point())
-        for position, layer in enumerate(chunk.layers):
-            if chunk.seeds is not None:
-                torch.manual_seed(chunk.seeds(step, position, microbatch))
-            value = layer(value)
-        if chunk.loss is None:
-            self._stash[microbatch, number] = entry, value
-            return value.detach()
-        assert self._batches is not None
-        loss = chunk.loss(value, self._batches.targets(microbatch))
-        self._losses[microbatch] = loss.detach()
-        self._stash[microbatch, number] = entry, loss
-        return None
+            entry = map_tensors(received, _leaf)
+            entries = _wanting_gradients(entry)
+        before = None if chunk.seeds is None else partial(_seed, chunk.seeds, step, microbatch)
+        value = chunk.call(chunk.layers, entry, before=before, again=self._computing_again)
+        if chunk.loss is not None:
+            assert self._batches is not None
+            loss = chunk.loss(value, self._batches.targets(microbatch))
+            self._losses[microbatch] = loss.detach()
+            self._stash[microbatch, number] = _Kept(entries, [loss] if loss.requires_grad else [])
+            return None
+        if not chunk.first and len(self._chunks) > 1:
+            value = _without_memory_of(tensors_of(entry), value)
+        self._stash[microbatch, number] = _Kept(entries, _wanting_gradients(value))
+        return value
 
-    def _backward(
-        self, microbatch: int, number: int, chunk: Chunk, gradient: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def _backward(self, microbatch: int, number: int, chunk: Chunk, gradient: Any) -> Any:
         """Return the gradient of the chunk's input, or None at the begin of the chain."""
-        entry, output = self._stash.pop((microbatch, number))
-        inputs = [*chunk.parameters] if chunk.first else [entry, *chunk.parameters]
+        entries, outputs = self._stash.pop((microbatch, number))
+        given: Gradients = gradient if isinstance(gradient, tuple) else (gradient,) * len(outputs)
+        if chunk.loss is None and any(each is None for each in given):
+            outputs = [output for output, each in zip(outputs, given, strict=True) if each is not None]
+            given = [each for each in given if each is not None]
+        inputs = [*entries, *chunk.parameters]
+        pending, gradients = self._differentiate(outputs, inputs, given)
+        of_entries, of_parameters = gradients[: len(entries)], gradients[len(entries) :]
         if self._recording is None:
-            gradients: Gradients = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
+            chunk.sink(microbatch, of_parameters)
         else:
-            with self._recording() as pending:
-                gradients = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
-        input_gradient = None
-        if not chunk.first:
-            input_gradient, *gradients = gradients
+            self._pending[microbatch, number] = pending, of_parameters
+        if chunk.first:
+            return None
+        if len(self._chunks) > 1:
+            of_entries = _without_memory_of([each for each in given if each is not None], of_entries)
+        return of_entries[0] if len(of_entries) == 1 else tuple(of_entries)
+
+    def _differentiate(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], gradients: Gradients
+    ) -> tuple[Pending | None, list[torch.Tensor | None]]:
+        """Return the gradients of `inputs`, and what is put off; None where no output depends on one."""
+        if not outputs or not inputs:
+            return None, [None] * len(inputs)
         if self._recording is None:
-            chunk.sink(microbatch, gradients)
-        else:
-            self._pending[microbatch, number] = pending, gradients
-        return input_gradient
+            return None, list(torch.autograd.grad(outputs, inputs, gradients, allow_unused=True))
+        with self._recording() as pending:
+            return pending, list(torch.autograd.grad(outputs, inputs, gradients, allow_unused=True))
+
+    @contextmanager
+    def _computing_again(self) -> Iterator[None]:
+        begin = now()
+        try:
+            yield
+        finally:
+            self._again.append((begin, now()))
+
+
+def _wanting_gradients(value: Any) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors_of(value) if tensor.requires_grad]
+
+
+def _seed(seeds: Callable[[int, int, int], int], step: int, microbatch: int, position: int) -> None:
+    torch.manual_seed(seeds(step, position, microbatch))
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a new leaf of the graph with the tensor's memory: no hook or graph of another use hangs on it."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _without_memory_of(received: Sequence[torch.Tensor], value: Any) -> Any:
+    """Return the value with copies of what lies in the memory of something received.
+
+    A chunk may hand on what it was given. Where the next chunk is on this rank too, it may need it longer (for a late
+    weight gradient) than the slot that it lies in is kept.
+    """
+    slots = {tensor.untyped_storage().data_ptr() for tensor in received}
+
+    def own(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        if tensor is None or tensor.untyped_storage().data_ptr() not in slots:
+            return tensor
+        return tensor.clone()
+
+    return map_tensors(value, own)

@@ -58,6 +58,7 @@ class NoBuckets:
     """The buckets of a stage without parameters."""
 
     square_norm = 0.0
+    tied: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return 0

@@ -1,70 +1,31 @@
-"""Fusion buckets: a stage's parameters and gradients in flat buffers, reduced, updated and gathered a bucket at a time.
+"""The fusion buckets of a stage: which parameters share one, and the collectives of all of them.
 
-A replica reduces every gradient but updates only its shard of the parameters, between the two halves of the all-reduce;
-so optimizer state is sharded for free.
+Replicas and stages that use the same parameter meet here; what happens within one bucket is bucket.py's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from hpcpipe.collective import CollectiveBucket, Group, MpiError, measured_costs, pack, padded_length
-from hpcpipe.plan import Kind, Task
+from hpcpipe.collective import Group, MpiError, measured_costs
+from hpcpipe.plan import Task
 from hpcpipe.runtime import PeerLostError
+from hpcpipe.train.bucket import Bucket, MakeOptimizer
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-MakeOptimizer = Callable[[torch.nn.Parameter, bool], torch.optim.Optimizer]
 
+class Tie(NamedTuple):
+    """A parameter that is used in several places: (chunk, number of the parameter) on this rank, in the chain's order.
 
-class Bucket:
-    """Some parameters, which become views of one flat buffer, and their gradients in another."""
+    `group` are the ranks of this pipeline that hold uses of it; None where all are on this one.
+    """
 
-    def __init__(
-        self, members: Sequence[tuple[int, torch.nn.Parameter]], *, group: Group, make_optimizer: MakeOptimizer
-    ) -> None:
-        self.indices = [index for index, _ in members]
-        self.numel = sum(p.numel() for _, p in members)
-        length = padded_length(self.numel, group.comm.size)
-        self.values = torch.zeros(length)
-        self.gradients = torch.zeros(length)
-        pack([p.detach() for _, p in members], self.values[: self.numel], accumulate=False)
-        begin = 0
-        for _, parameter in members:
-            parameter.data = self.values[begin : begin + parameter.numel()].view_as(parameter)
-            begin += parameter.numel()
-        self._shared: dict[Kind, CollectiveBucket] = {}
-        if group.comm.size > 1:
-            self._shared[Kind.RS] = CollectiveBucket(group, self.gradients)
-            self._shared[Kind.AG] = CollectiveBucket(group, self.values)
-        self._shard = self._shared[Kind.RS].shard if self._shared else slice(length)
-        parameter = torch.nn.Parameter(self.values[self._shard])
-        parameter.grad = self.gradients[self._shard]
-        self._optimizer = make_optimizer(parameter, members[0][1].ndim >= 2)
-        self.square_norm = 0.0
-
-    def start(self, kind: Kind) -> None:
-        """Start the reduce-scatter of the gradients or the all-gather of the parameters."""
-        shared = self._shared[kind]
-        shared.start_reduce_scatter() if kind is Kind.RS else shared.start_all_gather()
-
-    def test(self, kind: Kind) -> bool:
-        """Advance it; return whether it is done."""
-        return self._shared[kind].test()
-
-    def update(self, rate: float) -> None:
-        """Take one optimizer step on this replica's shard."""
-        self.square_norm = float(torch.linalg.vector_norm(self.gradients[self._shard], dtype=torch.float64)) ** 2
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._optimizer.step()
-
-    def free(self) -> None:
-        """Free the persistent requests."""
-        for shared in self._shared.values():
-            shared.free()
+    uses: Sequence[tuple[int, int]]
+    group: "MPI.Intracomm | None"
 
 
 class FusionBuckets:
@@ -78,6 +39,8 @@ class FusionBuckets:
         The replicas of this stage.
     bucket_bytes
         A bucket is closed before it would grow beyond this; a larger parameter has one for itself.
+    ties
+        Parameters with several uses, in the same order on all ranks; each has a bucket for itself, which come first.
     rate
         Step -> learning rate.
     """
@@ -90,14 +53,30 @@ class FusionBuckets:
         bucket_bytes: int,
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
+        ties: Sequence[Tie] = (),
     ) -> None:
-        self._group = Group(comm, measured_costs(comm))
-        self._of_chunk: list[list[Bucket]] = [[] for _ in parameters]
+        self._replicas = Group(comm, measured_costs(comm))
+        self._of_chunk: list[list[tuple[Bucket, int, list[int]]]] = [[] for _ in parameters]
         self._buckets: list[Bucket] = []
+        self._comms = [tie.group for tie in ties if tie.group is not None]
+        self._groups = [self._replicas]
+        for tie in ties:
+            uses = [[parameters[chunk][index]] for chunk, index in tie.uses]
+            group = None if tie.group is None else Group(tie.group)
+            self._groups += [] if group is None else [group]
+            bucket = Bucket(uses, replicas=self._replicas, make_optimizer=make_optimizer, group=group)
+            for use, (chunk, index) in enumerate(tie.uses):
+                self._of_chunk[chunk].append((bucket, use, [index]))
+            self._buckets.append(bucket)
+        self.tied = tuple(index for index, bucket in enumerate(self._buckets) if ties[index].group is not None)
+        """The buckets whose gradients are exchanged with other stages."""
+        tied = {use for tie in ties for use in tie.uses}
         for chunk in reversed(range(len(parameters))):
-            for members in _fuse(parameters[chunk], bucket_bytes):
-                self._of_chunk[chunk].append(Bucket(members, group=self._group, make_optimizer=make_optimizer))
-            self._buckets += self._of_chunk[chunk]
+            own = [(index, p) for index, p in enumerate(parameters[chunk]) if (chunk, index) not in tied]
+            for members in _fuse(own, bucket_bytes):
+                bucket = Bucket([[p for _, p in members]], replicas=self._replicas, make_optimizer=make_optimizer)
+                self._of_chunk[chunk].append((bucket, 0, [index for index, _ in members]))
+                self._buckets.append(bucket)
         self._parameters = parameters
         self._rate = rate
         self._started: list[Task] = []
@@ -107,7 +86,7 @@ class FusionBuckets:
 
     @property
     def square_norm(self) -> float:
-        """The squared gradient norm of this replica's shards at their last update."""
+        """The squared gradient norm of this rank's shards at their last update; a tied parameter counts once."""
         return sum(bucket.square_norm for bucket in self._buckets)
 
     def add(self, chunk: int, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
@@ -116,8 +95,8 @@ class FusionBuckets:
             torch.zeros_like(parameter) if gradient is None else gradient.contiguous()
             for parameter, gradient in zip(self._parameters[chunk], gradients, strict=True)
         ]
-        for bucket in self._of_chunk[chunk]:
-            pack([whole[i] for i in bucket.indices], bucket.gradients[: bucket.numel], accumulate=not first)
+        for bucket, use, indices in self._of_chunk[chunk]:
+            bucket.add(use, [whole[index] for index in indices], first=first)
 
     def start(self, task: Task) -> None:
         """Start the collective of a task; returns at once."""
@@ -128,7 +107,7 @@ class FusionBuckets:
     def test(self) -> list[Task]:
         """Advance what is started and return what is done."""
         with _peers_blamed():
-            done = [task for task in self._started if self._buckets[task.microbatch].test(task.kind)]
+            done = [task for task in self._started if self._buckets[task.microbatch].test()]
         self._started = [task for task in self._started if task not in done]
         return done
 
@@ -141,18 +120,21 @@ class FusionBuckets:
         return self._buckets[bucket].values.nbytes
 
     def free(self) -> None:
-        """Free the persistent requests and the communicator of the buckets (collective)."""
+        """Free the persistent requests and the communicators of the buckets (collective)."""
         for bucket in self._buckets:
             bucket.free()
-        self._group.free()
+        for group in self._groups:
+            group.free()
+        for comm in self._comms:
+            comm.Free()
 
 
 def _fuse(
-    parameters: Sequence[torch.nn.Parameter], bucket_bytes: int
+    parameters: Sequence[tuple[int, torch.nn.Parameter]], bucket_bytes: int
 ) -> Iterator[list[tuple[int, torch.nn.Parameter]]]:
-    """Group parameters from the last layer to the first; matrices apart from vectors, which take no weight decay."""
+    """Group numbered parameters from the last layer to the first; matrices apart from vectors, which do not decay."""
     open_groups: dict[bool, list[tuple[int, torch.nn.Parameter]]] = {}
-    for index, parameter in reversed(list(enumerate(parameters))):
+    for index, parameter in reversed(parameters):
         group = open_groups.setdefault(parameter.ndim >= 2, [])
         if group and sum(p.nbytes for _, p in group) + parameter.nbytes > bucket_bytes:
             yield group
@@ -163,7 +145,7 @@ def _fuse(
 
 @contextmanager
 def _peers_blamed() -> Iterator[None]:
-    """Turn an MPI error of a bucket into the loss of a peer: it is another rank's failure that is to be told."""
+    """Turn an MPI error of a ring into the loss of a peer: it is another rank's failure that is to be told."""
     try:
         yield
     except MpiError as error:

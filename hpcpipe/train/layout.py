@@ -25,7 +25,7 @@ class Layout:
     `pieces` are the layers of every stage by chunk; empty where the model is synthetic. `slots` is the number of
     receive buffers of an edge that the job asks for, None for as many as may be needed. `boundary_bytes` is the size of
     the activation that crosses between virtual stages. `held` is what each chunk of every stage holds at most where a
-    recorded order decides it.
+    recorded order decides it. `recompute` is as in the job.
     """
 
     layers: "Sequence[Layer]"
@@ -34,6 +34,7 @@ class Layout:
     slots: int | None
     boundary_bytes: int
     held: Sequence[Sequence[Held]] | None = None
+    recompute: str | Sequence[tuple[int, int]] = "none"
 
     @classmethod
     def of(cls, job: Job) -> "Layout":
@@ -56,6 +57,7 @@ class Layout:
             vocab_size=model.vocab_size,
             dropout=model.dropout,
             seq_len=data.seq_len,
+            tied=model.tied,
         )
         chain = cut(layers, placement.virtual_stages, job.parallel.split)
         return cls(
@@ -67,7 +69,14 @@ class Layout:
             schedule=schedule,
             slots=slots,
             boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
+            recompute=model.recompute,
         )
+
+    def recomputed(self, piece: range) -> list[range]:
+        """Return the ranges of positions in a piece whose activations are computed again."""
+        from hpcpipe.models import recomputed
+
+        return recomputed(self.layers, piece, self.recompute)
 
     @property
     def bounds(self) -> tuple[int, ...]:

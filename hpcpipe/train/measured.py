@@ -7,6 +7,7 @@ one replica's row is taken, so that every rank computes from the same bits.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpcpipe.events import FLAG_RECOMPUTED
 from hpcpipe.plan import Kind, Schedule, Task
 from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.plan.online import OnlineProfile
@@ -79,7 +80,7 @@ class MeasuredSchedule:
         flags: int = 0,
     ) -> None:
         """Keep one event and measure by it: tasks by their length, messages by the waits that they ended."""
-        if kind <= Kind.W:
+        if kind <= Kind.W and not flags & FLAG_RECOMPUTED:
             self._profile.add(Task(Kind(kind), microbatch, chunk), t_end - t_start)
         elif kind == Kind.WAIT and peer >= 0 and t_ready >= 0:
             self._profile.add_delay(t_end - t_ready - self._shifts[peer])

@@ -66,6 +66,7 @@ class Rank:
             self._place.stage,
             buckets=len(self.buckets),
             replicated=self._place.data > 1,
+            tied=self.buckets.tied,
             recorded=None if self._replay is None else self._replay.recording.order(step),
         )
 

@@ -7,7 +7,7 @@ import torch
 
 from hpcpipe.job import Job
 from hpcpipe.job.schema import Gpt, Text
-from hpcpipe.models import build, cut, gpt_layers
+from hpcpipe.models import build, cut, gpt_layers, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
 
 VALUES_OF_A_BLOCK = 17
@@ -29,6 +29,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
         vocab_size=model.vocab_size,
         dropout=model.dropout,
         seq_len=data.seq_len,
+        tied=model.tied,
     )
     pieces = cut(layers, placement.virtual_stages, job.parallel.split)
     tokens = job.batch.microbatch_size * data.seq_len
@@ -42,8 +43,10 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
                 modules = build(layers, piece, seed=0)
             parameters += sum(p.numel() for module in modules for p in module.parameters())
             flops += sum(2.0 * layers[i].cost * tokens for i in piece)
-            blocks = sum(layers[i].block for i in piece)
-            stashed += BYTES * tokens * model.dim * (VALUES_OF_A_BLOCK * blocks + len(piece) - blocks)
+            again = recomputed(layers, piece, model.recompute)  # of each of these ranges the input stays
+            kept = sum(layers[i].block for i in piece) - sum(map(len, again))
+            others = sum(not layers[i].block for i in piece)
+            stashed += BYTES * tokens * model.dim * (VALUES_OF_A_BLOCK * kept + len(again) + others)
             if piece.stop == len(layers):
                 stashed += BYTES * tokens * model.vocab_size
         sizes.append(StageSize(flops, parameters, stashed))

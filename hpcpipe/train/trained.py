@@ -11,6 +11,7 @@ from hpcpipe.job import Job
 from hpcpipe.job.schema import Gpt, Text
 from hpcpipe.models import build, next_token_loss
 from hpcpipe.models.deferred import deferrable, recording
+from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Mailbox, Mesh
 from hpcpipe.runtime.stage import Chunk, Stage
@@ -19,6 +20,7 @@ from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.layout import Layout, tokens_per_step
 from hpcpipe.train.optimizer import make_optimizer
 from hpcpipe.train.schedule import rate_of
+from hpcpipe.train.ties import find_ties
 from hpcpipe.train.work import Work, inlets
 
 
@@ -39,6 +41,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         bucket_bytes=int(job.comm.bucket_mb * 1e6),
         make_optimizer=partial(make_optimizer, job),
         rate=rate_of(job),
+        ties=find_ties(layout.layers, layout.pieces, built, parameters, mesh=mesh),
     )
     accumulators = [
         Accumulator(partial(buckets.add, chunk), microbatches=job.batch.microbatches, ordered=schedule.ordered)
@@ -56,6 +59,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 loss=partial(next_token_loss, tokens=tokens_per_step(job)) if last else None,
                 sink=sink,
                 seeds=_dropout_seeds(job, layout, mesh, number),
+                call=partial(run_layers, recompute=layout.recomputed(layout.pieces[place.stage][number])),
             )
         )
     has_data = any(chunk.first or chunk.loss is not None for chunk in chunks)

@@ -33,7 +33,11 @@ class Buckets(EngineBuckets, Protocol):
 
     @property
     def square_norm(self) -> float:
-        """The squared gradient norm of this replica's shards at their last update."""
+        """The squared gradient norm of this rank's shards at their last update."""
+
+    @property
+    def tied(self) -> tuple[int, ...]:
+        """The buckets whose gradients are exchanged with other stages."""
 
     def __len__(self) -> int:
         """Return how many there are."""

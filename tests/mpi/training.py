@@ -92,6 +92,8 @@ def reference(job):
         seq_len=data.seq_len,
     )
     net = torch.nn.Sequential(*build(layers, range(len(layers)), seed=job.run.seed))
+    if model.tied:
+        net[-1].project.weight = net[0].token.weight
     count = batch.microbatches * job.parallel.data
     batches = TextBatches(
         data.resolved_path,

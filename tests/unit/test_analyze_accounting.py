@@ -175,6 +175,16 @@ def test_forwards_done_again_agreements_and_norms_have_their_classes(tmp_path: P
     }  # fmt: skip
 
 
+def test_a_forward_done_again_is_cut_out_of_its_backward_and_counts_as_no_task(tmp_path: Path) -> None:
+    again = {"flags": FLAG_RECOMPUTED}
+    rows = [(Kind.F, 0, 20, {}), (Kind.B, 20, 80, {}), (Kind.F, 25, 40, again), (Kind.F, 50, 65, again)]
+    assert one_rank(tmp_path, rows) == {
+        TimeClass.FORWARD: 20, TimeClass.BACKWARD: 30, TimeClass.RECOMPUTE: 30, TimeClass.RUNTIME: 20,
+    }  # fmt: skip
+    report = summarize(open_run(tmp_path))
+    assert report.ranks[0].peak_in_flight == 1
+
+
 def test_windows_end_when_the_last_rank_ends_the_step(tmp_path: Path) -> None:
     for rank, ends in enumerate(((50, 90), (60, 80))):
         with EventWriter(tmp_path / f"rank_{rank:05d}.h5", header(rank=rank, world_size=2)) as writer:

@@ -1,5 +1,6 @@
 """Recomputed ranges of layers: the same bits, fewer tensors between forward and backward."""
 
+import contextlib
 import gc
 import weakref
 
@@ -74,6 +75,25 @@ def test_of_a_range_only_the_input_stays_until_the_backward():
     assert alive[1:3] == [False, False]  # activations within the range
     assert alive[3]  # the range's output, which the layer after it needs
     output.sum().backward()
+
+
+def test_only_repeated_forwards_are_entered_as_such():
+    entered = []
+
+    @contextlib.contextmanager
+    def again():
+        entered.append("begin")
+        try:
+            yield
+        finally:  # torch ends a repeated forward early, by an exception, when it has what it needs
+            entered.append("end")
+
+    output = run_layers(
+        blocks(2), torch.zeros(1, 8, dtype=torch.long), recompute=[range(1, 2), range(2, 3)], again=again
+    )
+    assert entered == []
+    output.sum().backward()
+    assert entered == ["begin", "end"] * 2
 
 
 def test_micro_batches_with_recomputation_may_be_pending_together():

@@ -85,3 +85,22 @@ def test_an_input_that_takes_no_gradient_gives_none_back():
     assert _run(stage, Kind.B, 0, 0, torch.ones(3, 6)) is None
     _run(stage, Kind.W, 0, 0)
     assert [number for number, _, _ in given] == [0]
+
+
+def test_what_a_chunk_hands_on_lies_in_no_slot_that_may_be_filled_again_before_the_next_chunk_is_done():
+    """Both ways: a value that goes through as it was, and the gradient that comes back for it."""
+    chunks = [
+        Chunk([nn.Identity()], [], first=False, loss=None, sink=lambda _microbatch, _gradients: None) for _ in range(2)
+    ]
+    stage = Stage(chunks, batches=None)
+    slot = torch.ones(3).requires_grad_()
+    handed = _run(stage, Kind.F, 0, 0, slot)
+    _run(stage, Kind.F, 0, 1, handed)
+    gradient_slot = torch.full((3,), 2.0)
+    gradient = _run(stage, Kind.B, 0, 1, gradient_slot)
+    with torch.no_grad():
+        slot.zero_()
+        gradient_slot.zero_()
+    assert torch.equal(handed, torch.ones(3))
+    assert torch.equal(gradient, torch.full((3,), 2.0))
+    assert torch.equal(_run(stage, Kind.B, 0, 0, gradient), gradient)
