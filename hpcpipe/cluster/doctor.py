@@ -16,15 +16,12 @@ from typing import Literal
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.ask import Answer, ask, ask_in_place, ask_ranks
 from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
+from hpcpipe.cluster.placement import ADVICE_PMI
 
 Status = Literal["pass", "warn", "fail", "skip"]
 FINEST_CLOCK_NS = 1_000
 LITTLE_SPACE = 2**30
 LITTLE_SHARED_MEMORY = 64 * 2**20
-ADVICE_PMI = (
-    "let the launcher and MPI speak the same interface: `srun --mpi=pmi2` for MPICH and Intel MPI, `srun --mpi=pmix` "
-    "for Open MPI; `srun --mpi=list` shows what there is"
-)
 
 
 @dataclass(frozen=True, slots=True)
