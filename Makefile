@@ -67,7 +67,7 @@ demo: venv ## train a small GPT on 4 ranks and account for its time (the quickst
 	@$(BIN)/hpcpipe run jobs/quickstart.toml
 
 .PHONY: test
-test: test-unit test-run test-mpi ## all tests: unit, whole runs, and under mpiexec on 2, 3 and 4 ranks
+test: test-unit test-run test-mpi test-slurm ## all tests: unit, whole runs, under mpiexec on 2 to 4 ranks, on a Slurm
 
 .PHONY: test-unit
 test-unit: venv ## tests of the parts, in one process
@@ -78,6 +78,11 @@ test-unit: venv ## tests of the parts, in one process
 test-run: venv ## tests that start real runs
 	$(SAY) "tests of whole runs"
 	@$(BIN)/python -m pytest -q tests/run
+
+.PHONY: test-slurm
+test-slurm: venv ## tests on a real Slurm, which they start here (root and Debian's slurmctld slurmd slurm-client munge)
+	$(SAY) "tests on a Slurm of this machine"
+	@$(BIN)/python -m pytest -q tests/slurm
 
 .PHONY: test-nightly
 test-nightly: venv ## the property tests of the schedules with 20,000 cases (minutes)
