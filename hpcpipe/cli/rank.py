@@ -1,5 +1,6 @@
 """Be one rank of a job that a launcher has started: agree on the run directory, train, report on rank 0."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hpcpipe.cluster.meeting import exchange, meet
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
 from hpcpipe.cluster.starting import explained
 from hpcpipe.exit_code import ExitCode
+from hpcpipe.runtime.stop import StopWish
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -25,18 +27,21 @@ def run_rank(
     job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool, replay: Path | None = None
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
-    # Before MPI starts: afterwards no process may be forked.
-    revision = _git_revision() if given.rank == 0 else ""
-    with explained(_if_mpi_dies(given)) if given.rank == 0 else nullcontext():
-        comm = meet()
-    if (problem := _problem(job, given, comm)) is not None:
-        if given.rank == 0:
-            print(f"hpcpipe: {problem}", file=sys.stderr)
-        return ExitCode.ENVIRONMENT
-    return _train(job, run_directory, replay, revision, quiet=quiet)
+    with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
+        # Before MPI starts: afterwards no process may be forked.
+        revision = _git_revision() if given.rank == 0 else ""
+        with explained(_if_mpi_dies(given)) if given.rank == 0 else nullcontext():
+            comm = meet()
+        if (problem := _problem(job, given, comm)) is not None:
+            if given.rank == 0:
+                print(f"hpcpipe: {problem}", file=sys.stderr)
+            return ExitCode.ENVIRONMENT
+        return _train(job, early, run_directory, replay, revision, quiet=quiet)
 
 
-def _train(job: "Job", run_directory: Path | None, replay: Path | None, revision: str, *, quiet: bool) -> int:
+def _train(
+    job: "Job", early: StopWish, run_directory: Path | None, replay: Path | None, revision: str, *, quiet: bool
+) -> int:
     # Here, because torch takes seconds to import and ranks that do not fit the job are told so without it.
     from hpcpipe.cli.progress import make_reporter
     from hpcpipe.cli.report import print_outcome
@@ -64,6 +69,7 @@ def _train(job: "Job", run_directory: Path | None, replay: Path | None, revision
             origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
             reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
             replay=order,
+            early=early,
         )
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)

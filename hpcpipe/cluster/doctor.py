@@ -126,6 +126,11 @@ def _threads(answer: Answer) -> Check:
 
 
 def _mpiexec(mpi: Answer) -> Iterator[Check]:
+    given = environment.world()
+    if given is not None:
+        detail = f"not asked: {given.launcher} has started these ranks"
+        yield Check("mpiexec", "skip", detail, "`hpcpipe doctor` outside the launcher tries it")
+        return
     mpiexec = find_mpiexec()
     if mpiexec is None:
         hint = "under srun it is not needed; else `pip install mpich` or load the site's MPI module"

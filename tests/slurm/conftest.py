@@ -1,5 +1,6 @@
 """One cluster of 32 nodes with 4 GPUs each for all tests, and a small job; where it cannot be had, the tests skip."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +16,21 @@ name = "small"
 steps = 2
 
 [model]
-kind = "gpt"
-layers = 2
-dim = 16
-heads = 2
-context = 16
+kind = "synthetic"
 
 [data]
-kind = "text"
-path = "package:pydoc_data/topics.py"
+kind = "synthetic"
 
 [parallel]
 pipeline = 2
 
 [batch]
 microbatches = 2
+
+[device]
+kind = "emulated"
+forward_ms = 5
+backward_ms = 10
 
 [events]
 on = false
@@ -39,6 +40,19 @@ mpi = "pmi2"
 nodes = 2
 time = "00:20:00"
 """
+REAL = {
+    "model": 'kind = "gpt"\nlayers = 2\ndim = 16\nheads = 2\ncontext = 16',
+    "data": 'kind = "text"\npath = "package:pydoc_data/topics.py"',
+    "device": 'kind = "auto"',
+}
+"""What makes the emulated job a real one, which takes seconds longer to start."""
+
+
+def real(text=JOB):
+    """Return the job with a model that computes."""
+    for table, content in REAL.items():
+        text = re.sub(rf"\[{table}\]\n(?:[^\[\n].*\n)*", f"[{table}]\n{content}\n", text)
+    return text
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ SwitchType=switch/none
 MailProg=/bin/true
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=30
 MinJobAge=600
 SlurmctldTimeout=30
 SlurmdTimeout={slurmd_timeout}
@@ -169,7 +169,7 @@ class Cluster:
         if "slurmctld" in self._daemons:
             self.run("scancel", "--full", "--me", check=False, timeout=20)
             with suppress(AssertionError, KeyError):
-                self.wait_until_idle(max(0, sum(name.startswith("n") for name in self._daemons)), timeout=10)
+                self.wait_until_idle(max(0, sum(name.startswith("n") for name in self._daemons)), timeout=5)
         order = sorted(self._daemons, key=lambda name: ("slurmctld", "munged").index(name) if name[0] != "n" else -1)
         for name in order:
             self._daemons[name].terminate()

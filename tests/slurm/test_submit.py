@@ -4,6 +4,7 @@ import json
 import tomllib
 
 import pytest
+from conftest import real
 
 NASTY = "a  b \"q\" 'x' $HOME $(touch pwned) `touch pwned` ; touch pwned # %j %% é 日本 &|<>*?[~!{,}"
 QUIET = ("--set", "job.steps=1")
@@ -75,14 +76,14 @@ def test_a_dry_run_prints_a_script_that_slurm_accepts_and_writes_nothing(cluster
 
 
 def test_a_sweep_is_a_job_array_whose_elements_have_directories_of_their_own(cluster, hpcpipe, job_file, tmp_path):
-    sweep = ("--sweep", "optimizer.lr=1e-3,3e-4", "--sweep", "data.path='package:pydoc_data/topics.py'")
+    sweep = ("--sweep", "job.seed=3,4", "--sweep", "schedule.in_flight=[2, 1]")
     done = hpcpipe("submit", job_file, *sweep, *QUIET, "--wait")
     job_id = done.stdout.splitlines()[0]
-    rates = {
-        run.name: tomllib.loads((run / "job.toml").read_text())["optimizer"]["lr"]
+    seeds = {
+        run.name: tomllib.loads((run / "job.toml").read_text())["job"]["seed"]
         for run in (tmp_path / "runs" / "small").glob(f"{job_id}_*-0")
     }
-    assert rates == {f"{job_id}_0-0": 1e-3, f"{job_id}_1-0": 3e-4}
+    assert seeds == {f"{job_id}_0-0": 3, f"{job_id}_1-0": 4}
     assert {path.name for path in (tmp_path / "runs" / "small").glob("*.out")} == {
         f"slurm-{job_id}_0.out",
         f"slurm-{job_id}_1.out",
@@ -105,6 +106,7 @@ def test_a_dependent_job_starts_after_a_good_one_and_is_dropped_after_a_bad_one(
 
 
 def test_waiting_ends_with_the_job_s_exit_code_and_shows_why(hpcpipe, job_file):
+    job_file.write_text(real())
     done = hpcpipe("submit", job_file, "--wait", "--set", "optimizer.lr=1e30", "--set", "job.steps=30", check=False)
     assert done.returncode == 5, done.stdout + done.stderr
     assert "not a number" in done.stdout
