@@ -26,6 +26,7 @@ CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
+FirstJobId={first_job}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -195,6 +196,8 @@ class Cluster:
             folder=folder,
             host=socket.gethostname().partition(".")[0],
             port=port,
+            first_job=1
+            + int(time.time()) % 60_000_000,  # MPICH names shared memory by it, and killed ranks leave theirs
             first=port + 1,
             last=port + self.nodes,
             nodes=self.nodes,
