@@ -89,7 +89,7 @@ class Cluster:
 
     def __init__(self, folder, *, nodes, cpus, gpus=0, slurmd_timeout=60):
         self.folder = Path(folder)
-        self.nodes = nodes
+        self.nodes, self.cpus = nodes, cpus
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
         for name in [name for name in self.environment if name.startswith(("SLURM_", "SBATCH_", "SRUN_"))]:
             if name != "SLURM_CONF":
@@ -170,8 +170,10 @@ class Cluster:
         if "slurmctld" in self._daemons:
             self.run("scancel", "--full", "--me", check=False, timeout=20)
             with suppress(AssertionError, KeyError):
-                self.wait_until_idle(max(0, sum(name.startswith("n") for name in self._daemons)), timeout=5)
-        order = sorted(self._daemons, key=lambda name: ("slurmctld", "munged").index(name) if name[0] != "n" else -1)
+                self.wait_until_idle(sum(name[0] in "nh" for name in self._daemons), timeout=5)
+        order = sorted(
+            self._daemons, key=lambda name: ("slurmctld", "munged").index(name) if name[0] not in "nh" else -1
+        )
         for name in order:
             self._daemons[name].terminate()
         for name in order:
@@ -186,8 +188,8 @@ class Cluster:
         for part in ("run", "log", "state", "dev"):
             (folder / part).mkdir(parents=True)
         for node in range(1, self.nodes + 1):
-            (folder / "spool" / f"n{node}").mkdir(parents=True)
-            (folder / "tmp" / f"n{node}").mkdir(parents=True)
+            (folder / "spool" / self._node(node)).mkdir(parents=True)
+            (folder / "tmp" / self._node(node)).mkdir(parents=True)
         key = folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(1024))
@@ -213,7 +215,7 @@ class Cluster:
         else:
             text = text.replace("GresTypes=gpu\n", "").replace(" Gres=gpu:0", "")
             (folder / "gres.conf").touch()
-        (folder / "slurm.conf").write_text(text)
+        (folder / "slurm.conf").write_text(self._adapt(text, port))
 
     def _start(self):
         run = self.folder / "run"
@@ -234,19 +236,30 @@ class Cluster:
             time.sleep(0.02)
         self._spawn("slurmctld", "slurmctld", "-D", "-c", "-f", self.folder / "slurm.conf")
         for node in range(1, self.nodes + 1):
-            self.start_node(f"n{node}")
+            self.start_node(self._node(node))
         self.wait_until_idle()
 
     def _spawn(self, name, program, *words):
         with (self.folder / "log" / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
-                [shutil.which(program, path=PATH), *map(str, words)],
+                [*self._prefix(name), shutil.which(program, path=PATH), *map(str, words)],
                 env={k: v for k, v in self.environment.items() if k != "PYTHONPATH"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - no test starts daemons from a thread
             )
+
+    def _node(self, number):
+        return f"n{number}"
+
+    def _adapt(self, text, port):
+        """Change the configuration, for clusters of another kind."""
+        return text
+
+    def _prefix(self, name):
+        """Return what a daemon's command begins with, for clusters of another kind."""
+        return ()
 
     def _processes(self, of_node=None):
         """Return the ids of the steps of this cluster and of what runs in them, of one node or of all."""
