@@ -27,6 +27,9 @@ pipeline = 2
 [batch]
 microbatches = 2
 
+[schedule]
+hint = "bf"
+
 [device]
 kind = "emulated"
 forward_ms = 5
