@@ -28,14 +28,12 @@ def test_tasks_that_are_worlds_of_their_own_are_refused_with_the_option_to_chang
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_interface_that_the_mpi_does_not_speak_is_named_though_mpi_ends_the_rank(cluster, srun, tmp_path):
+def test_an_interface_that_the_mpi_does_not_speak_leaves_mpi_s_own_words_and_no_run(cluster, srun, tmp_path):
     if not has_pmix(cluster):
         pytest.skip("srun cannot serve PMIx here; on Debian: apt-get install libpmix-dev")
-    # With --kill-on-bad-exit srun may kill whoever would explain it; there the batch script says it.
-    done = srun("-n2", "--mpi=pmix", "--kill-on-bad-exit=0")
+    done = srun("-n2", "--mpi=pmix")
     assert done.returncode != 0
-    assert "MPI has ended rank 0 while it started under slurm (srun --mpi=pmix)" in done.stderr
-    assert "srun --mpi=pmi2" in done.stderr
+    assert "PMI" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
