@@ -79,6 +79,11 @@ test-run: venv ## tests that start real runs
 	$(SAY) "tests of whole runs"
 	@$(BIN)/python -m pytest -q tests/run
 
+.PHONY: test-slurm
+test-slurm: venv ## tests on a real Slurm, which they start here (root and Debian's slurmctld slurmd slurm-client munge)
+	$(SAY) "tests on a Slurm of this machine"
+	@$(BIN)/python -m pytest -q tests/slurm
+
 .PHONY: test-nightly
 test-nightly: venv ## the property tests of the schedules with 20,000 cases (minutes)
 	$(SAY) "property tests, 20,000 cases"

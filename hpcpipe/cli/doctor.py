@@ -2,14 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
-    from hpcpipe.cluster.doctor import Check
+    from hpcpipe.cluster.check import Check
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
@@ -29,23 +29,23 @@ def doctor(run_dir: Path, as_json: bool) -> None:
     from hpcpipe.cluster.environment import world
 
     given = world()
-    joined = join_launcher_world()
+    joined = join_launcher_world(run_dir)
     if given is not None and given.rank != 0:
         sys.exit(ExitCode.ENVIRONMENT if joined is None or joined.get("size") != given.size else 0)
     checks = run_checks(run_dir, joined=joined)
     ok = all(check.status != "fail" for check in checks)
     if as_json:
-        _print_json(checks, ok=ok)
+        _print_json(checks, ok=ok, links=(joined or {}).get("links", []))
     else:
         _print_report(checks)
     sys.exit(0 if ok else ExitCode.ENVIRONMENT)
 
 
-def _print_json(checks: "list[Check]", *, ok: bool) -> None:
+def _print_json(checks: "list[Check]", *, ok: bool, links: list[Any]) -> None:
     import json
 
     entries = [check.to_json() for check in checks]
-    document = {"format": "hpcpipe-doctor", "schema_version": "1.0.0", "ok": ok, "checks": entries}
+    document = {"format": "hpcpipe-doctor", "schema_version": "1.1.0", "ok": ok, "checks": entries, "links": links}
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 

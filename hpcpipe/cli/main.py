@@ -15,6 +15,7 @@ from hpcpipe.exit_code import ExitCode
 COMMANDS = {
     "run": ("hpcpipe.cli.run:run", "Train the model that JOB.toml describes."),
     "validate": ("hpcpipe.cli.validate:validate", "Check JOB.toml and report every fault at once."),
+    "submit": ("hpcpipe.cli.submit:submit", "Hand JOB.toml to Slurm: render its batch script and sbatch it."),
     "simulate": ("hpcpipe.cli.simulate:simulate", "Predict what JOB.toml would cost under several schedules."),
     "analyze": ("hpcpipe.cli.analyze:analyze", "Say where the time of a run went."),
     "bench": ("hpcpipe.cli.bench:bench", "Run a benchmark that the documentation quotes."),

@@ -1,19 +1,25 @@
 """Be one rank of a job that a launcher has started: agree on the run directory, train, report on rank 0."""
 
+import os
+import socket
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hpcpipe.cli.progress import make_reporter
-from hpcpipe.cli.report import print_outcome
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
+from hpcpipe.cluster.meeting import exchange, meet
+from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
+from hpcpipe.cluster.starting import explained
 from hpcpipe.exit_code import ExitCode
-from hpcpipe.runtime import FailureGuard, World
-from hpcpipe.train import Origin, ReplayError, read_replay, train
+from hpcpipe.runtime.stop import StopWish
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from hpcpipe.job import Job
 
 
@@ -21,18 +27,33 @@ def run_rank(
     job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool, replay: Path | None = None
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
-    # Before MPI starts: afterwards no process may be forked.
-    revision = _git_revision() if given.rank == 0 else ""
-    world = World()
-    with FailureGuard(world.comm, place="outside the training", stage=-1, host=world.host):
-        if (problem := _mismatch(job, given, world.size)) is not None:
+    with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
+        # Before MPI starts: afterwards no process may be forked.
+        revision = _git_revision() if given.rank == 0 else ""
+        with explained(_if_mpi_dies(given)) if given.rank == 0 else nullcontext():
+            comm = meet()
+        if (problem := _problem(job, given, comm)) is not None:
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
+        return _train(job, early, run_directory, replay, revision, quiet=quiet)
+
+
+def _train(
+    job: "Job", early: StopWish, run_directory: Path | None, replay: Path | None, revision: str, *, quiet: bool
+) -> int:
+    # Here, because torch takes seconds to import and ranks that do not fit the job are told so without it.
+    from hpcpipe.cli.progress import make_reporter
+    from hpcpipe.cli.report import print_outcome
+    from hpcpipe.runtime import FailureGuard, World
+    from hpcpipe.train import Origin, ReplayError, read_replay, train
+
+    world = World()
+    with FailureGuard(world.comm, place="outside the training", stage=-1, host=world.host):
         try:
             order = None if replay is None else read_replay(job, replay, world)
         except ReplayError as error:
-            if given.rank == 0:
+            if world.rank == 0:
                 print(f"hpcpipe: {error}", file=sys.stderr)
             return ExitCode.INPUT
         facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
@@ -48,10 +69,17 @@ def run_rank(
             origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
             reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
             replay=order,
+            early=early,
         )
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)
     return outcome.exit_code
+
+
+def _if_mpi_dies(given: environment.World) -> str:
+    served = environment.slurm_mpi()
+    how = f" (srun --mpi={served})" if served and given.launcher == "slurm" else ""
+    return f"hpcpipe: MPI has ended rank 0 while it started under {given.launcher}{how}; {ADVICE_PMI}"
 
 
 def _directory(job: "Job", run_directory: Path | None) -> str | None:
@@ -59,21 +87,20 @@ def _directory(job: "Job", run_directory: Path | None) -> str | None:
     return None if made is None else str(made)
 
 
-def _mismatch(job: "Job", given: environment.World, size: int) -> str | None:
-    """Return what is wrong with the ranks, or None."""
-    if size == 1 and given.size > 1:
-        return (
-            f"{given.launcher} started {given.size} tasks, but each is a world of its own: the launcher and MPI do not "
-            "speak the same process management interface. Under Slurm try `srun --mpi=pmi2` (MPICH, Intel MPI) or "
-            "`srun --mpi=pmix` (Open MPI); `srun --mpi=list` shows what there is"
-        )
-    if size != job.parallel.ranks:
-        wanted = job.parallel
-        return (
-            f"{size} ranks were started, but [parallel] asks for {wanted.ranks} = pipeline {wanted.pipeline} * "
-            f"data {wanted.data} * tensor {wanted.tensor}; start {wanted.ranks} ranks or change [parallel]"
-        )
-    return None
+def _problem(job: "Job", given: environment.World, comm: "MPI.Intracomm") -> str | None:
+    """Return what is wrong with the ranks or their GPUs, the same on all ranks, or None."""
+    wrong = judge_world(job, given, size=comm.size)
+    if wrong is not None or job.slurm.gpus_per_node == 0 or environment.job_id() is None:
+        return wrong
+    node, local = environment.slurm_node() or socket.gethostname(), given.local_rank or 0
+    gpus = (environment.visible_gpus(), environment.step_gpus(), environment.gpus_on_node())
+    mine = Seat(comm.rank, node, local, *gpus)
+    seats = [Seat(**{**seat, **_tuples(seat)}) for seat in exchange(comm, asdict(mine))]
+    return judge_gpus(seats, gpus_per_node=job.slurm.gpus_per_node)
+
+
+def _tuples(seat: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
+    return {key: None if seat[key] is None else tuple(seat[key]) for key in ("visible", "whole")}
 
 
 def _git_revision() -> str:

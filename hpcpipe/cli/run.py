@@ -80,8 +80,12 @@ def run(
         sys.exit(0)
     if given is not None:
         from hpcpipe.cli.rank import run_rank
+        from hpcpipe.cluster.starting import leave_exit_code
 
-        sys.exit(run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay))
+        code = run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay)
+        if speaks:
+            leave_exit_code(code)
+        sys.exit(code)
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
     words += [] if replay is None else ["--replay", str(replay)]
     from hpcpipe.cli.start import start_ranks

@@ -24,9 +24,9 @@ def ask(probe: str, *arguments: str, timeout_s: float) -> Answer:
     return _answer(_run(_command(probe, *arguments), child_environment(), timeout_s), timeout_s)
 
 
-def ask_in_place(probe: str, *, timeout_s: float) -> Answer:
+def ask_in_place(probe: str, *arguments: str, timeout_s: float) -> Answer:
     """Ask in this process's place in its launcher's world: the child inherits variables and descriptors."""
-    return _answer(_run(_command(probe), dict(os.environ), timeout_s, close_fds=False), timeout_s)
+    return _answer(_run(_command(probe, *arguments), dict(os.environ), timeout_s, close_fds=False), timeout_s)
 
 
 def ask_ranks(mpiexec: Mpiexec, ranks: int, *, timeout_s: float) -> list[Answer] | str:

@@ -9,36 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.ask import Answer, ask, ask_in_place, ask_ranks
+from hpcpipe.cluster.check import Check, Status
+from hpcpipe.cluster.doctor_ranks import check_ranks
 from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
+from hpcpipe.cluster.placement import ADVICE_PMI
 
-Status = Literal["pass", "warn", "fail", "skip"]
 FINEST_CLOCK_NS = 1_000
 LITTLE_SPACE = 2**30
 LITTLE_SHARED_MEMORY = 64 * 2**20
-ADVICE_PMI = (
-    "let the launcher and MPI speak the same interface: `srun --mpi=pmi2` for MPICH and Intel MPI, `srun --mpi=pmix` "
-    "for Open MPI; `srun --mpi=list` shows what there is"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What was looked at, how it is, and what to do; the hint is empty where there is nothing to do."""
-
-    name: str
-    status: Status
-    detail: str
-    hint: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """Return the keys that `doctor --json` promises."""
-        return {"name": self.name, "status": self.status, "detail": self.detail, "hint": self.hint}
 
 
 def run_checks(run_dir: Path = Path("runs"), *, joined: Answer | None = None) -> list[Check]:
@@ -71,18 +53,20 @@ def _checks(
     yield _native(native, mpi)
     yield _gpu(mpi, libraries)
     yield _launcher(joined)
+    if joined is not None and "ranks" in joined:
+        yield from check_ranks(joined["ranks"], joined["links"])
     yield _cores()
     yield _shared_memory()
     yield from _run_folder(run_dir, files)
     yield _clock()
 
 
-def join_launcher_world() -> Answer | None:
+def join_launcher_world(run_dir: Path = Path("runs")) -> Answer | None:
     """Join the world that a launcher offers, in a child in this process's place; None where there is no launcher.
 
     Every rank must call it, and no rank may call it twice.
     """
-    return ask_in_place("world", timeout_s=30) if environment.world() is not None else None
+    return ask_in_place("world", str(_existing(run_dir)), timeout_s=60) if environment.world() is not None else None
 
 
 def _python() -> Check:
@@ -129,6 +113,11 @@ def _threads(answer: Answer) -> Check:
 
 
 def _mpiexec(mpi: Answer) -> Iterator[Check]:
+    given = environment.world()
+    if given is not None:
+        detail = f"not asked: {given.launcher} has started these ranks"
+        yield Check("mpiexec", "skip", detail, "`hpcpipe doctor` outside the launcher tries it")
+        return
     mpiexec = find_mpiexec()
     if mpiexec is None:
         hint = "under srun it is not needed; else `pip install mpich` or load the site's MPI module"

@@ -36,6 +36,9 @@ STEP_VARIABLES = (
 SHELL_STEPS = ("4294967290", "4294967291")
 """Slurm's numbers for the shell of an allocation and for the script of a batch job."""
 
+EXIT_CODE_FILE = "HPCPIPE_EXIT_CODE_FILE"
+"""Names the file in which rank 0 leaves the exit code that all ranks agreed on: srun reports that of whom it kills."""
+
 SETTINGS = ("OMPI_MCA_", "OMPI_ALLOW_RUN_AS_ROOT", "PMIX_MCA_", "PRTE_MCA_")
 """What starts like a launcher's variable but is the user's own wish, which child processes keep."""
 
@@ -112,6 +115,39 @@ def slurm_cpus_per_task(environ: Mapping[str, str] | None = None) -> int | None:
     return _number(environ, "SLURM_CPUS_PER_TASK")
 
 
+def slurm_node(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return what Slurm calls this node, or None outside of it."""
+    environ = os.environ if environ is None else environ
+    return environ.get("SLURMD_NODENAME") or None
+
+
+def slurm_mpi(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return how srun serves MPI to this step, such as "pmix", or None where it does not say."""
+    environ = os.environ if environ is None else environ
+    return environ.get("SLURM_MPI_TYPE") or None
+
+
+def visible_gpus(environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """Return the GPUs that this process was given, or None where no variable tells."""
+    environ = os.environ if environ is None else environ
+    names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+    on_node = gpus_on_node(environ)  # with --gpu-bind=none Slurm sets nothing else
+    every = tuple(map(str, range(on_node))) or None
+    return next((_list(environ[name]) for name in names if name in environ), every)
+
+
+def step_gpus(environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """Return the GPUs of this step on this node as Slurm numbers them, or None where it does not say."""
+    environ = os.environ if environ is None else environ
+    return _list(environ["SLURM_STEP_GPUS"]) if "SLURM_STEP_GPUS" in environ else None
+
+
+def gpus_on_node(environ: Mapping[str, str] | None = None) -> int:
+    """Return how many GPUs the Slurm job has on this node; 0 where it does not say."""
+    environ = os.environ if environ is None else environ
+    return _number(environ, "SLURM_GPUS_ON_NODE") or 0
+
+
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return an environment in which a child process that starts MPI is a world of its own.
 
@@ -126,6 +162,16 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     }
 
 
+def submission_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return an environment to submit a job from: without what an allocation around this process says of itself.
+
+    sbatch hands its environment on, and an outer job's memory or task counts would clash with the new one's.
+    """
+    environ = os.environ if environ is None else environ
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    return {name: value for name, value in child_environment(environ).items() if name in kept or name[:6] != "SLURM_"}
+
+
 def _slurm_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return rank and size in an srun step.
 
@@ -134,6 +180,10 @@ def _slurm_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
     rank, size = _number(environ, "SLURM_PROCID"), _number(environ, "SLURM_STEP_NUM_TASKS")
     shell = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "")) in SHELL_STEPS
     return None if rank is None or size is None or shell else (rank, size)
+
+
+def _list(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip() and part.strip() != "NoDevFiles")
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

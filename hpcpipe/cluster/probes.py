@@ -72,11 +72,16 @@ def native() -> dict[str, Any]:
     return {name: str(value) for name, value in dict(build_config()).items()}
 
 
-def world() -> dict[str, Any]:
-    """Join the world that this process's launcher offers."""
-    from mpi4py import MPI
+def world(folder: str) -> dict[str, Any]:
+    """Join the world that this process's launcher offers, and look around together if it is as large as promised."""
+    from hpcpipe.cluster.environment import world as place
+    from hpcpipe.cluster.meeting import meet
+    from hpcpipe.cluster.rank_probe import look
 
-    return {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size}
+    comm, given = meet(), place()
+    found = {"rank": comm.rank, "size": comm.size}
+    together = given is not None and comm.size == given.size
+    return found | (look(comm, folder) if together else {})
 
 
 def hello() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hpcpipe.job.datafile import resolve
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.section import Section
+from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Recompute, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
@@ -249,6 +250,7 @@ class Job(Section):
     device: Device | Emulated = Device()
     variability: Variability = Variability()
     events: Events = Events()
+    slurm: Slurm = Slurm()
 
     _folder: Path = PrivateAttr(default=Path())
     _warnings: tuple[Fault, ...] = PrivateAttr(default=())
@@ -362,6 +364,7 @@ TABLES: dict[str, type[Section]] = {
     "device": Device,
     "variability": Variability,
     "events": Events,
+    "slurm": Slurm,
 }
 """The sections by the name of their table."""
 

@@ -22,12 +22,13 @@ class StopWish:
 
     One wish may arrive by several doors (a supervisor signals every process, launchers hand on what they get), so what
     comes within a second of the first is the same one. A later one calls `leave` with its number.
+    What `early` has noted before counts as well.
     """
 
-    def __init__(self, leave: Callable[[int], None]) -> None:
+    def __init__(self, leave: Callable[[int], None], *, early: "StopWish | None" = None) -> None:
         self._leave = leave
-        self._first: int | None = None
-        self._came: set[int] = set()
+        self._first: int | None = None if early is None else early._first
+        self._came: set[int] = set() if early is None else set(early._came)
         self._earlier: dict[int, Any] = {}
 
     @property

@@ -93,11 +93,12 @@ def train(
     reporter: Reporter | None = None,
     replay: Replay | None = None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
+    early: StopWish | None = None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
     With `replay` the tasks run in its order. `reporter` is asked on rank 0 only; `before_step` is called on every
-    rank, for tests that look at a rank or disturb it.
+    rank, for tests that look at a rank or disturb it. What `early` has noted before is a wish to stop as well.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def train(
         reason = f"rank {world.rank} ({place}) on {world.host} got a second signal ({name}): the job ends at once"
         Failure(world.rank, place.stage, world.host, os.getpid(), 128 + number, reason).end(run_directory, world.comm)
 
-    with StopWish(leave) as wish, ExitStack() as cleanup:
+    with StopWish(leave, early=early) as wish, ExitStack() as cleanup:
         guard = FailureGuard(
             world.comm,
             place=str(place),

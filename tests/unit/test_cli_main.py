@@ -33,7 +33,16 @@ def test_every_command_that_is_listed_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "run --help", "validate --help", "analyze --help", "doctor --help", "validate JOB"]
+    "words",
+    [
+        "--help",
+        "run --help",
+        "validate --help",
+        "analyze --help",
+        "doctor --help",
+        "validate JOB",
+        "submit JOB --dry-run",
+    ],
 )
 def test_help_and_validate_import_neither_mpi_nor_torch(tmp_path: Path, words: str) -> None:
     arguments = [str(write_job(tmp_path)) if word == "JOB" else word for word in words.split()]
@@ -71,7 +80,7 @@ sys.exit(f"imported {loaded}" if loaded else 0)
     [
         (["valdate", "x.toml"], "did you mean 'validate'?"),
         (["job.toml"], "to train it: hpcpipe run job.toml"),
-        (["frobnicate"], "there are run, validate, simulate, analyze, bench, doctor"),
+        (["frobnicate"], "there are run, validate, submit, simulate, analyze, bench, doctor"),
         (["validate"], "Missing argument"),
         (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
     ],

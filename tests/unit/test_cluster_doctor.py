@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from hpcpipe.cli import main
 from hpcpipe.cluster import ask, doctor, mpiexec
+from hpcpipe.cluster.check import Check
+from hpcpipe.cluster.doctor_ranks import check_ranks, strip
 from hpcpipe.cluster.environment import child_environment
 
 MPI: dict[str, Any] = {
@@ -39,7 +41,7 @@ FILES: dict[str, Any] = {"follow": [0, 1, 2]}
 def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return the checks by name, with the probes' answers replaced."""
 
-    def judged(*, joined: ask.Answer | None = None, **answers: ask.Answer) -> dict[str, doctor.Check]:
+    def judged(*, joined: ask.Answer | None = None, **answers: ask.Answer) -> dict[str, Check]:
         given: dict[str, ask.Answer] = {"libraries": LIBRARIES, "mpi": MPI, "native": NATIVE, "files": FILES} | answers
         monkeypatch.setattr(doctor, "ask", lambda probe, *_, timeout_s: given[probe])  # noqa: ARG005
         monkeypatch.setattr(doctor, "ask_ranks", lambda *_, timeout_s: [{"size": 2, "sum": 2}] * 2)  # noqa: ARG005
@@ -178,3 +180,88 @@ def test_a_child_that_hangs_or_crashes_is_an_answer_and_is_ended(
         os.kill(int(note.read_text()), 0)
     monkeypatch.setattr(ask, "_command", lambda *_: [sys.executable, "-c", "import os; os.abort()"])
     assert ask.ask("mpi", timeout_s=10) == {"error": "it said nothing (killed by signal 6)"}
+
+
+FACTS: dict[str, Any] = {
+    "local_rank": 0,
+    "library": "MPICH Version: 5.0",
+    "handle_bytes": 4,
+    "gpus": None,
+    "whole": None,
+    "on_node": 0,
+    "cuda": 0,
+    "transports": ["UCX"],
+    "cores": [0, 1],
+    "threads": 1,
+    "memlock": -1,
+    "stack": -1,
+    "shm_free": 2**30,
+    "clock_offset_s": 0.0,
+    "sees_folder": True,
+}
+
+
+def together(*changes: dict[str, Any], slow: tuple[int, ...] = ()) -> dict[str, Check]:
+    """Return the checks of eight nodes with a rank each, the first of which differ as given."""
+    ranks = [
+        FACTS | {"rank": rank, "node": f"n{rank}"} | (changes[rank] if rank < len(changes) else {}) for rank in range(8)
+    ]
+    links = [
+        {"from": r, "to": r + 1, "latency_us": 40.0 if r in slow else 2.0, "mb_per_s": 100.0 if r in slow else 10_000.0}
+        for r in range(7)
+    ]
+    return {check.name: check for check in check_ranks(ranks, links)}
+
+
+def test_ranks_that_are_alike_pass_every_check() -> None:
+    assert {check.status for check in together().values()} <= {"pass", "skip"}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "status", "said"),
+    [
+        ({"library": "Open MPI v5"}, "mpi on all nodes", "fail", "Open MPI v5 on n0"),
+        ({"handle_bytes": 8}, "mpi on all nodes", "fail", "on n0"),
+        ({"sees_folder": False}, "shared folder", "fail", "not seen on n0"),
+        ({"clock_offset_s": -3.5}, "clocks", "warn", "3.5e+03 ms"),
+        ({"threads": 16}, "cores of the ranks", "warn", "16 OMP threads share 2 cores on n0"),
+        ({"stack": 65536}, "limits", "warn", "64 KiB"),
+        ({"memlock": 65536, "transports": ["PSM2"]}, "limits", "warn", "locked memory on n0"),
+        ({"gpus": ["0"], "on_node": 1}, "gpus of the ranks", "fail", "rank 1 on n1 was given no GPU"),
+    ],
+)
+def test_what_differs_on_one_node_is_named_with_the_node(
+    change: dict[str, Any], name: str, status: str, said: str
+) -> None:
+    found = together(change)
+    assert found[name].status == status
+    assert said in found[name].detail
+    assert found[name].hint
+    assert all(check.status in ("pass", "skip") for other, check in found.items() if other != name)
+
+
+def test_the_node_that_all_slow_links_share_is_the_suspect() -> None:
+    found = together(slow=(2, 3))["links"]
+    assert found.status == "warn"
+    assert "rank 2 on n2 to rank 3 on n3: 40 µs, 100 MB/s" in found.detail
+    assert "--exclude=n3" in found.hint
+    assert "--exclude" not in together(slow=(2,))["links"].hint
+
+
+def test_the_strip_of_links_has_a_bar_for_each_and_a_high_one_for_the_slow() -> None:
+    links = [{"from": r, "to": r + 1, "latency_us": 2.0, "mb_per_s": 1e4} for r in range(100)]
+    links[70]["latency_us"] = 100.0
+    first, second = strip(links).splitlines()
+    assert first == "     0 " + "▁" * 64
+    assert second == "    64 " + "▁" * 6 + "█" + "▁" * 29
+
+
+def test_one_gpu_visible_to_each_rank_is_told_to_break_ipc() -> None:
+    both = [
+        {"gpus": ["0"], "whole": ["0"], "node": "n0"},
+        {"gpus": ["1"], "whole": ["1"], "node": "n0", "local_rank": 1},
+    ]
+    ranks = [FACTS | {"rank": rank} | change for rank, change in enumerate(both)]
+    (found,) = [check for check in check_ranks(ranks, []) if check.name == "gpus of the ranks"]
+    assert found.status == "warn"
+    assert "--gpu-bind=none" in found.hint

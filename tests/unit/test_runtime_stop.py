@@ -49,3 +49,14 @@ def test_sums_over_ranks_say_what_came_to_how_many():
     assert stop.describe((1.0, 0.0), 4) == "SIGTERM to 1 of 4 ranks"
     assert stop.describe((3.0, 1.0), 4) == "SIGTERM to 3 of 4 ranks and SIGUSR2 to 1 of 4 ranks"
     assert stop.describe((0.0, 0.0), 4) == ""
+
+
+def test_what_came_before_the_training_is_a_wish_too_and_a_later_one_leaves(clock):
+    left = []
+    with stop.StopWish(lambda _: pytest.fail("left")) as early:
+        signal.raise_signal(signal.SIGUSR2)
+        with stop.StopWish(left.append, early=early) as wish:
+            assert wish.came == (0.0, 1.0)
+            clock[0] += 1_100_000_000
+            signal.raise_signal(signal.SIGTERM)
+    assert left == [signal.SIGTERM]

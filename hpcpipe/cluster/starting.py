@@ -1,0 +1,45 @@
+"""The moments in which a rank cannot speak for itself: MPI may end it at its start, srun alter its exit code.
+
+What is arranged here is arranged before MPI starts, since no process may be forked afterwards.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpcpipe.cluster.environment import EXIT_CODE_FILE
+
+_WITNESS = 'read -r answer || printf "%s\\n" "$1" >&2'
+
+
+@contextmanager
+def explained(advice: str) -> Iterator[None]:
+    """Run the block; if the process is ended in it, by whatever means, somebody else prints the advice."""
+    reader, writer = os.pipe()
+    try:
+        witness = subprocess.Popen(
+            ["/bin/sh", "-c", _WITNESS, "sh", advice], stdin=reader, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError:  # then MPI's own words must do
+        os.close(reader)
+        os.close(writer)
+        yield
+        return
+    os.close(reader)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.write(writer, b"alive\n")
+        os.close(writer)
+        witness.wait()
+
+
+def leave_exit_code(code: int) -> None:
+    """Leave the exit code that all ranks agreed on where the batch script asked for it, if one did."""
+    path = os.environ.get(EXIT_CODE_FILE)
+    if path:
+        with suppress(OSError):
+            Path(path).write_text(f"{code}\n", encoding="ascii")

@@ -1,0 +1,69 @@
+"""Inside a job: ranks that are not one world, too many or too few, and GPUs that do not suffice, are told apart."""
+
+import sys
+
+import pytest
+from conftest import has_pmix
+
+HPCPIPE = (sys.executable, "-m", "hpcpipe")
+GPUS = "slurm.gpus_per_node=2"
+
+
+@pytest.fixture
+def srun(cluster, job_file, tmp_path):
+    """Run the small job by an srun line of one's own; return the finished srun."""
+
+    def call(*words, sets=()):
+        options = [word for one in sets for word in ("--set", one)]
+        return cluster.run("srun", *words, *HPCPIPE, "run", job_file, *options, cwd=tmp_path, check=False, timeout=60)
+
+    return call
+
+
+def test_tasks_that_are_worlds_of_their_own_are_refused_with_the_option_to_change(srun, tmp_path):
+    done = srun("-n2", "--mpi=none")
+    assert done.returncode == 3
+    assert done.stderr.count("slurm started 2 tasks, but each is a world of its own, rank 0 of 1") == 1
+    assert "srun --mpi=pmi2" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interface_that_the_mpi_does_not_speak_leaves_mpi_s_own_words_and_no_run(cluster, srun, tmp_path):
+    if not has_pmix(cluster):
+        pytest.skip("srun cannot serve PMIx here; on Debian: apt-get install libpmix-dev")
+    done = srun("-n2", "--mpi=pmix")
+    assert done.returncode != 0
+    assert "PMI" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_more_or_fewer_tasks_than_the_mesh_are_refused_with_all_numbers(srun, tmp_path):
+    for tasks in (1, 3):
+        done = srun(f"-n{tasks}", "--mpi=pmi2")
+        assert done.returncode == 3
+        assert done.stderr.count("[parallel] asks for 2 = pipeline 2 * data 1 * tensor 1") == 1
+        assert f"SLURM_STEP_NUM_TASKS = {tasks}" in done.stderr
+        assert "#SBATCH --ntasks-per-node=1" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-N1", "-n2"), "was given no GPU"),
+        (("-N1", "-n2", "--gpus-per-node=1"), "2 ranks on n1 share 1 GPU (0)"),
+        (("-N1", "-n2", "--gpus-per-node=2", "--gpu-bind=map_gpu:1,1"), "both compute on GPU 1"),
+    ],
+    ids=["none", "too few", "two ranks on one"],
+)
+def test_gpus_that_do_not_suffice_are_told_apart_before_any_work(srun, tmp_path, words, said):
+    done = srun("--mpi=pmi2", "-w", "n1", *words, sets=(GPUS, "slurm.nodes=1"))
+    assert done.returncode == 3, done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [("--gpus-per-node=2", "--gpu-bind=none"), ("--gpus-per-task=1",)])
+def test_a_gpu_for_each_rank_is_enough_however_it_was_bound(srun, words):
+    done = srun("--mpi=pmi2", "-N1", "-n2", *words, sets=(GPUS, "slurm.nodes=1", "job.steps=1"))
+    assert done.returncode == 0, done.stderr
