@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from no_locks import failing_flock
 
 from hpcpipe.cli import main
 from hpcpipe.cluster import ask, doctor, mpiexec
@@ -139,13 +139,8 @@ def test_a_file_system_without_locks_is_explained_and_no_failure(checks: Any) ->
 
 def test_the_probe_of_files_meets_locks_that_do_not_work(tmp_path: Path) -> None:
     """A real flock that fails as Lustre's without -o flock does (openPMD-api 1106)."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source, library = tmp_path / "flock.c", tmp_path / "flock.so"
-    source.write_text("#include <errno.h>\nint flock(int f, int o) { (void)f; (void)o; errno = 524; return -1; }\n")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    environment = {**child_environment(), "LD_PRELOAD": str(library)}
+    library = failing_flock(tmp_path)
+    environment = {**child_environment(), "LD_PRELOAD": str(library), "FLOCK_ERRNO": "524"}
     environment.pop("HDF5_USE_FILE_LOCKING", None)
     command = [sys.executable, "-m", "hpcpipe.cluster.probes", "files", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)

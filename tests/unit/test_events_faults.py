@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from no_locks import failing_flock
 from synthetic_log import header
 
 from hpcpipe.events import EventWriter, open_run
@@ -309,12 +310,6 @@ def test_what_a_killed_rank_of_a_node_handed_over_is_written(tmp_path: Path, kil
         assert own.complete
 
 
-NO_LOCKS = """
-#include <errno.h>
-#include <stdlib.h>
-int flock(int fd, int operation) { (void)fd; (void)operation; errno = atoi(getenv("FLOCK_ERRNO")); return -1; }
-"""
-
 LOCKED = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -335,14 +330,7 @@ except OSError as error:
 @pytest.fixture(scope="module")
 def no_locks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library whose flock fails as that of a file system without locks."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    folder = tmp_path_factory.mktemp("flock")
-    (folder / "flock.c").write_text(NO_LOCKS)
-    library = folder / "flock.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "flock.c")], check=True)
-    return library
+    return failing_flock(tmp_path_factory.mktemp("flock"))
 
 
 @pytest.mark.parametrize("number", [524, 37, 95, 38])
