@@ -134,7 +134,7 @@ def test_a_loss_that_explodes_ends_with_exit_code_5_and_advice(tmp_path):
 
 
 def test_a_dry_run_shows_the_stages_and_starts_nothing(tmp_path):
-    process = hpcpipe("run", QUICKSTART, "--dry-run", cwd=tmp_path)
+    process = hpcpipe("run", QUICKSTART, "--set", "parallel.chunks=1", "--dry-run", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "block.6 … head" in process.stdout
     assert not list(tmp_path.iterdir())

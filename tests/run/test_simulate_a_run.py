@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command import QUICKSTART, hpcpipe, small
+from command import QUICKSTART, hpcpipe
 
 WITHIN = 0.03
 
@@ -11,13 +11,12 @@ WITHIN = 0.03
 @pytest.mark.parametrize(
     "settings",
     [
-        ("schedule.hint=bf", "schedule.dispatch=ready"),
+        ("schedule.hint=critical", "schedule.dispatch=ready"),
         ("schedule.hint=1f1b", "schedule.dispatch=fixed"),
-        ("parallel.pipeline=2", "parallel.data=2"),
     ],
 )
 def test_a_simulation_of_a_recorded_run_takes_as_long_as_the_run(tmp_path, settings):
-    options = small("job.steps=12", *settings)
+    options = [word for setting in ("job.steps=12", *settings) for word in ("--set", setting)]
     assert hpcpipe("run", QUICKSTART, *options, "--run-dir", "run", "--quiet", cwd=tmp_path).returncode == 0
     command = ("simulate", QUICKSTART, *options, "--from", "run", "--compare", "gpipe:fixed", "--json", "--steps", 10)
     process = hpcpipe(*command, cwd=tmp_path)
