@@ -44,21 +44,12 @@ class Layout:
         if isinstance(job.device, Emulated):
             nothing = [()] * schedule.placement.stages
             return cls((), nothing, schedule, slots, job.device.message_bytes)
-        from hpcpipe.models import cut, gpt_layers
+        from hpcpipe.models import cut
 
         model, data, placement = job.model, job.data, schedule.placement
         assert isinstance(model, Gpt)
         assert isinstance(data, Text)
-        layers = gpt_layers(
-            layers=model.layers,
-            dim=model.dim,
-            heads=model.heads,
-            context=model.context,
-            vocab_size=model.vocab_size,
-            dropout=model.dropout,
-            seq_len=data.seq_len,
-            tied=model.tied,
-        )
+        layers = layers_of(model, data)
         chain = cut(layers, placement.virtual_stages, job.parallel.split)
         return cls(
             layers=layers,
@@ -105,6 +96,22 @@ class Layout:
         chunks = sum(held.in_flight for held in known)
         together = None if self.held is not None else self.schedule.limits[stage].in_flight
         return chunks if together is None else min(chunks, together)
+
+
+def layers_of(model: Gpt, data: Text) -> "Sequence[Layer]":
+    """Return the model as a chain of layers that can be built and cut."""
+    from hpcpipe.models import gpt_layers
+
+    return gpt_layers(
+        layers=model.layers,
+        dim=model.dim,
+        heads=model.heads,
+        context=model.context,
+        vocab_size=model.vocab_size,
+        dropout=model.dropout,
+        seq_len=data.seq_len,
+        tied=model.tied,
+    )
 
 
 def tokens_per_step(job: Job) -> int:

@@ -7,8 +7,9 @@ import torch
 
 from hpcpipe.job import Job
 from hpcpipe.job.schema import Gpt, Text
-from hpcpipe.models import build, cut, gpt_layers, recomputed
+from hpcpipe.models import build, cut, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
+from hpcpipe.train.layout import layers_of
 
 VALUES_OF_A_BLOCK = 17
 """Values that a block's backward needs, a token and width: 34 bytes of 2 each (Korthikanti, arXiv 2205.05198)."""
@@ -21,16 +22,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
     model, data, placement = job.model, job.data, job.placement
     assert isinstance(model, Gpt)
     assert isinstance(data, Text)
-    layers = gpt_layers(
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        context=model.context,
-        vocab_size=model.vocab_size,
-        dropout=model.dropout,
-        seq_len=data.seq_len,
-        tied=model.tied,
-    )
+    layers = layers_of(model, data)
     pieces = cut(layers, placement.virtual_stages, job.parallel.split)
     tokens = job.batch.microbatch_size * data.seq_len
     sizes = []
