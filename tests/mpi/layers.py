@@ -6,8 +6,8 @@ import time
 from hpcpipe.train import Layout
 
 
-def disturb(seed):
-    """Return what delays tasks at random, differently on every rank."""
+def disturb(seed, *, share=0.2, longest_s=0.005):
+    """Return what delays a share of the tasks at random, differently on every rank."""
     from mpi4py import MPI
 
     def before_step(step, rank):
@@ -16,8 +16,8 @@ def disturb(seed):
         start, draws = rank.stage.start, random.Random(f"{seed}/{MPI.COMM_WORLD.rank}")
 
         def slow(*arguments):
-            if draws.random() < 0.2:
-                time.sleep(draws.random() * 0.005)
+            if draws.random() < share:
+                time.sleep(draws.random() * longest_s)
             return start(*arguments)
 
         rank.stage.start = slow

@@ -1,12 +1,11 @@
 """A replayed run dispatches what was recorded in the order that was recorded, on every rank, with the same bits."""
 
-import random
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from layers import disturb
 from test_emulated import JOB as EMULATED
 from test_training import _EvenGradientsLate
 from training import load, rest
@@ -63,25 +62,6 @@ def _orders(directory):
     return found, marks
 
 
-def _disturb(seed):
-    """Delay tasks at random, differently on every rank."""
-    from mpi4py import MPI
-
-    def before_step(step, rank):
-        if step > 0:
-            return
-        start, draws = rank.stage.start, random.Random(f"{seed}/{MPI.COMM_WORLD.rank}")
-
-        def slow(*arguments):
-            if draws.random() < 0.4:
-                time.sleep(draws.random() * 0.01)
-            return start(*arguments)
-
-        rank.stage.start = slow
-
-    return before_step
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("hint", ["bfw", "interleaved", "critical"])
 def test_an_emulated_run_under_random_times_and_delays_is_replayed_under_other_ones(comm, tmp_path, hint):
@@ -112,8 +92,8 @@ def test_a_real_run_is_replayed_with_the_same_order_and_bits(comm, tmp_path, rep
     settings = [f"parallel.pipeline={pipeline}", f"parallel.data={replicas}", "comm.bucket_mb=0.02", "job.steps=4"]
     settings += [f'schedule.hint="{hint}"', 'schedule.accumulate="arrival"', 'schedule.in_flight="2x"']
     job = load(tmp_path, *settings, "model.layers=8")
-    recorded, parameters = _run(comm, tmp_path, job, before_step=_disturb(1))
-    replayed, again = _run(comm, tmp_path, job, replay=recorded, before_step=_disturb(2))
+    recorded, parameters = _run(comm, tmp_path, job, before_step=disturb(1, share=0.4, longest_s=0.01))
+    replayed, again = _run(comm, tmp_path, job, replay=recorded, before_step=disturb(2, share=0.4, longest_s=0.01))
     assert all(torch.equal(a, b) for a, b in zip(parameters, again, strict=True))
     if comm.rank == 0:
         expected, _ = _orders(recorded)

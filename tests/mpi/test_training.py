@@ -1,11 +1,10 @@
 """Training over real ranks: the same losses as one process, the same bits under every schedule, whatever the timing."""
 
-import random
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from layers import disturb
 from training import load, reference, rest, train_on
 
 from hpcpipe.plan import Kind
@@ -61,25 +60,6 @@ def test_two_replicas_train_like_one_process_with_the_whole_batch(comm, tmp_path
         assert result[0] == pytest.approx(losses, rel=1e-6)
 
 
-def _disturb(seed):
-    """Delay tasks at random, differently on every rank."""
-    from mpi4py import MPI
-
-    def before_step(step, rank):
-        if step > 0:
-            return
-        start, draws = rank.stage.start, random.Random(f"{seed}/{MPI.COMM_WORLD.rank}")
-
-        def slow(*arguments):
-            if draws.random() < 0.3:
-                time.sleep(draws.random() * 0.02)
-            return start(*arguments)
-
-        rank.stage.start = slow
-
-    return before_step
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, replicas):
@@ -91,7 +71,12 @@ def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, replicas):
     for seed, hint in enumerate(["bf", "1f1b", "gpipe", "bf"]):
         settings = ('schedule.in_flight="2x"',) if seed else ()
         ready = train_on(
-            comm, tmp_path, *sizes, *settings, *_overrides(pipeline, "ready", hint), before_step=_disturb(seed)
+            comm,
+            tmp_path,
+            *sizes,
+            *settings,
+            *_overrides(pipeline, "ready", hint),
+            before_step=disturb(seed, share=0.3, longest_s=0.02),
         )
         if fixed is not None:
             assert all(torch.equal(a, b) for a, b in zip(fixed[1], ready[1], strict=True))

@@ -1,13 +1,9 @@
 """Several chunks a rank and split backwards over real ranks: the same bits as plain 1F1B, whatever the timing."""
 
-import random
-import time
-
 import pytest
 import torch
+from layers import by_layer, disturb
 from training import load, reference, train_on
-
-from hpcpipe.train import Layout
 
 STEPS = "job.steps=6"
 LAYERS = "model.layers=8"
@@ -34,39 +30,6 @@ def _settings(pipeline, hint, dispatch):
     return [*settings, *(["schedule.k=2"] if hint == "kfkb" else [])]
 
 
-def _disturb(seed):
-    """Delay tasks at random, differently on every rank."""
-    from mpi4py import MPI
-
-    def before_step(step, rank):
-        if step > 0:
-            return
-        start, draws = rank.stage.start, random.Random(f"{seed}/{MPI.COMM_WORLD.rank}")
-
-        def slow(*arguments):
-            if draws.random() < 0.2:
-                time.sleep(draws.random() * 0.01)
-            return start(*arguments)
-
-        rank.stage.start = slow
-
-    return before_step
-
-
-def _by_layer(comm, result, job):
-    """Return the parameters of all layers on rank 0, by name, whatever the layout; None elsewhere."""
-    named = {}
-    if result is not None:
-        layout = Layout.of(job)
-        names = [layout.layers[i].name for piece in layout.pieces[comm.rank // job.parallel.data] for i in piece]
-        for name, module in zip(names, result[2].modules, strict=True):
-            named |= {f"{name}.{inner}": value.detach().clone() for inner, value in module.named_parameters()}
-    gathered = comm.gather(named)
-    if comm.rank == 0:
-        return {name: value for each in gathered for name, value in each.items()}
-    return None
-
-
 @pytest.fixture(scope="module")
 def plain(comm_of_module, tmp_path_factory):
     """Return the losses of torch alone, and the parameters by layer after training with fixed 1F1B."""
@@ -75,7 +38,7 @@ def plain(comm_of_module, tmp_path_factory):
     losses = reference(load(folder, STEPS, LAYERS))[0] if comm_of_module.rank == 0 else None
     settings = _settings(pipeline, "1f1b", "fixed")
     result = train_on(comm_of_module, folder, *settings)
-    return losses, _by_layer(comm_of_module, result, load(folder, *settings))
+    return losses, by_layer(comm_of_module, result, load(folder, *settings))
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +56,8 @@ def test_every_hint_has_the_losses_of_torch_and_the_bits_of_1f1b(comm, tmp_path,
     pipeline = min(comm.size, 4)
     seed = SCHEDULES.index((hint, dispatch))
     settings = _settings(pipeline, hint, dispatch)
-    result = train_on(comm, tmp_path, *settings, before_step=_disturb(seed))
-    parameters = _by_layer(comm, result, load(tmp_path, *settings))
+    result = train_on(comm, tmp_path, *settings, before_step=disturb(seed, longest_s=0.01))
+    parameters = by_layer(comm, result, load(tmp_path, *settings))
     if comm.rank == 0:
         losses, expected = plain
         assert result[0] == pytest.approx(losses, rel=1e-6)
@@ -118,11 +81,11 @@ def test_chunks_keep_the_bits_with_dropout_replicas_uneven_pieces_and_few_microb
     extra = [*extra, "job.steps=3"]
     plain = [setting for setting in extra if "split" not in setting]
     settings = [*_settings(2, "1f1b", "fixed"), *plain]
-    expected = _by_layer(comm, train_on(comm, tmp_path, *settings), load(tmp_path, *settings))
+    expected = by_layer(comm, train_on(comm, tmp_path, *settings), load(tmp_path, *settings))
     for seed, (hint, dispatch) in enumerate([("zbv", "ready"), ("interleaved", "ready"), ("interleaved", "fixed")]):
         settings = [*_settings(2, hint, dispatch), *extra]
-        result = train_on(comm, tmp_path, *settings, before_step=_disturb(seed))
-        parameters = _by_layer(comm, result, load(tmp_path, *settings))
+        result = train_on(comm, tmp_path, *settings, before_step=disturb(seed, longest_s=0.01))
+        parameters = by_layer(comm, result, load(tmp_path, *settings))
         if comm.rank == 0:
             assert parameters.keys() == expected.keys()
             assert all(torch.equal(parameters[name], expected[name]) for name in expected)
