@@ -6,9 +6,12 @@ One small function a rule; those of the schedule are in schedule_checks.py.
 from collections.abc import Iterator
 
 from hpcpipe.job.datafile import PACKAGE, NoSuchPackageError
+from hpcpipe.job.datasets import Text
 from hpcpipe.job.faults import Problem
+from hpcpipe.job.models import Gpt
+from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.rules import Rules, count
-from hpcpipe.job.schema import Gpt, Job, Optimizer, Text
+from hpcpipe.job.schema import Job
 from hpcpipe.job.words import listing, show
 
 CHECKS = Rules()

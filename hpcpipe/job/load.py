@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcpipe.job import checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job.datasets import Text
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
+from hpcpipe.job.models import Gpt
 from hpcpipe.job.overrides import parse_overrides
-from hpcpipe.job.schema import TABLES, VARIANTS, Gpt, Job, Schedule, Text
+from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
 from hpcpipe.job.section import Section
 from hpcpipe.job.source import read_source
 from hpcpipe.job.syntax import parse

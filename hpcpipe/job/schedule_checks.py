@@ -5,11 +5,13 @@ One small function a rule.
 
 from collections.abc import Iterator
 
+from hpcpipe.job.datasets import SyntheticData
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.injected import Encoder, Microbatch, Straggler
+from hpcpipe.job.models import SyntheticModel
 from hpcpipe.job.planned import needs_sizes, schedule_of
 from hpcpipe.job.rules import Rules, count
-from hpcpipe.job.schema import Emulated, Job, SyntheticData, SyntheticModel, Variability
+from hpcpipe.job.schema import Emulated, Job, Variability
 from hpcpipe.job.words import listing, show
 from hpcpipe.plan import RULES
 from hpcpipe.plan.caps import harmful

@@ -12,19 +12,21 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from hpcpipe.job import values
-from hpcpipe.job.datafile import resolve
+from hpcpipe.job.datasets import DATASETS, SyntheticData, Text
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
+from hpcpipe.job.models import MODELS, Gpt, SyntheticModel
+from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
-from hpcpipe.job.values import Betas, Cap, Chunks, Count, HintName, Milliseconds, Recompute, Seed, Slots, Split
+from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
 from hpcpipe.plan.schedule import FROM_FILE
 
 Name = Annotated[str, AfterValidator(values.folder_name)]
-FileText = Annotated[str, AfterValidator(values.text)]
+DeviceKind = Literal["auto", "cpu", "emulated"]
 Folder = Annotated[Path, BeforeValidator(values.to_path), PlainSerializer(str)]
 
 
@@ -44,64 +46,6 @@ class Run(Section):
     run_dir: Folder = Field(
         Path("runs"), description="folder of all runs, relative to the current folder", examples=["runs"]
     )
-
-
-ModelKind = Literal["gpt", "synthetic"]
-DataKind = Literal["text", "synthetic"]
-DeviceKind = Literal["auto", "cpu", "emulated"]
-
-
-class Gpt(Section):
-    """`[model]` of kind "gpt": its sizes."""
-
-    kind: ModelKind = Field(description="kind of model", examples=["gpt"])
-    layers: Count = Field(description="transformer blocks", examples=[4])
-    dim: Count = Field(description="width of the residual stream", examples=[128])
-    heads: Count = Field(description="attention heads, which divide dim", examples=[4])
-    context: Count = Field(description="longest sequence in tokens", examples=[128])
-    vocab_size: Count = Field(default=256, description="number of different tokens")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are dropped in training")
-    tied: bool = Field(default=False, description="one matrix for the token embedding and the head, as in GPT-2")
-    recompute: Recompute = Field(
-        default="none",
-        description='blocks whose activations the backward computes again: "none", "all" (each by itself) or ranges '
-        "[first, last], of each of which only the input is kept",
-    )
-
-
-class SyntheticModel(Section):
-    """`[model]` of kind "synthetic": no parameters, only the times of the emulated device."""
-
-    kind: ModelKind = Field(description="kind of model", examples=["synthetic"])
-
-
-class Text(Section):
-    """`[data]` of kind "text": the text to train on; every byte is a token."""
-
-    kind: DataKind = Field(description="kind of data", examples=["text"])
-    path: FileText = Field(
-        description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
-        examples=["corpus.txt"],
-    )
-    seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
-    seed: Seed = Field(default=0, description="seed of the order in which sequences are drawn")
-
-    _folder: Path = PrivateAttr(default=Path())
-
-    def set_folder(self, folder: Path) -> None:
-        """Set where a relative path starts; the loader does it, once."""
-        self._folder = folder
-
-    @property
-    def resolved_path(self) -> Path:
-        """The file to read, absolute."""
-        return resolve(self.path, folder=self._folder)
-
-
-class SyntheticData(Section):
-    """`[data]` of kind "synthetic": none."""
-
-    kind: DataKind = Field(description="kind of data", examples=["synthetic"])
 
 
 class Parallel(Section):
@@ -167,19 +111,6 @@ class Schedule(Section):
     def table_path(self, folder: Path) -> Path:
         """Return the path of the file that the hint names; a relative one starts at the job file's folder."""
         return (folder / Path(self.hint.removeprefix(FROM_FILE)).expanduser()).absolute()
-
-
-class Optimizer(Section):
-    """`[optimizer]`: the update rule and its learning rate over time."""
-
-    name: Literal["adamw", "sgd"] = Field(default="adamw", description="update rule")
-    lr: float = Field(default=1e-3, gt=0, description="highest learning rate")
-    schedule: Literal["constant", "cosine"] = Field(default="constant", description="learning rate after the warm-up")
-    warmup: int = Field(default=0, ge=0, le=values.LARGEST, description="steps of linear warm-up")
-    betas: Betas = Field(default=(0.9, 0.95), description="decay of AdamW's moments")
-    eps: float = Field(default=1e-8, gt=0, description="AdamW's guard against division by zero")
-    weight_decay: float = Field(default=0.1, ge=0, description="decoupled weight decay")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD's momentum")
 
 
 class Comm(Section):
@@ -369,8 +300,8 @@ TABLES: dict[str, type[Section]] = {
 """The sections by the name of their table."""
 
 VARIANTS: dict[str, dict[str, type[Section]]] = {
-    "model": {"gpt": Gpt, "synthetic": SyntheticModel},
-    "data": {"text": Text, "synthetic": SyntheticData},
+    "model": MODELS,
+    "data": DATASETS,
     "device": {"auto": Device, "cpu": Device, "emulated": Emulated},
 }
 """The sections of the tables whose keys depend on their `kind`; TABLES holds the usual one."""

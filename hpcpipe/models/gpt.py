@@ -14,6 +14,8 @@ from hpcpipe.models.layer import Layer
 
 _INIT_STD = 0.02
 _TOKEN = "token"
+_KEPT_OF_A_BLOCK = 17
+"""Values that a block's backward needs, a token and width: 34 bytes of 2 each (Korthikanti, arXiv 2205.05198)."""
 
 
 class Embedding(nn.Module):
@@ -105,10 +107,11 @@ def gpt_layers(
     embedding = partial(Embedding, vocab_size=vocab_size, context=context, dim=dim, dropout=dropout)
     head = partial(Head, dim=dim, vocab_size=vocab_size)
     token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if tied else ({}, {})
+    of_block, kept = 12.0 * dim * dim + 2.0 * dim * seq_len, float(_KEPT_OF_A_BLOCK * dim)
     return [
-        Layer("embedding", embedding, 0.0, block=False, ties=token),
-        *(Layer(f"block.{i}", block, 12.0 * dim * dim + 2.0 * dim * seq_len, block=True) for i in range(layers)),
-        Layer("head", head, float(dim * vocab_size), block=False, ties=project),
+        Layer("embedding", embedding, 0.0, block=False, ties=token, kept=float(dim)),
+        *(Layer(f"block.{i}", block, of_block, block=True, kept=kept) for i in range(layers)),
+        Layer("head", head, float(dim * vocab_size), block=False, ties=project, kept=float(dim + vocab_size)),
     ]
 
 

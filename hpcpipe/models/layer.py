@@ -17,6 +17,7 @@ class Layer:
     """One layer: `cost` in multiply-adds per token of its forward; `block`: whether `[parallel].split` counts it.
 
     `ties` names parameters, by their path in the module, that are one with those of other layers under the same name.
+    `kept` is how many values a token its forward leaves for its backward, for predictions.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Layer:
     cost: float
     block: bool
     ties: Mapping[str, str] = field(default_factory=dict)
+    kept: float = 0.0
 
 
 def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:

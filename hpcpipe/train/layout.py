@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.job import Job
 from hpcpipe.job.planned import needs_sizes, schedule_of
-from hpcpipe.job.schema import Emulated, Gpt, Text
+from hpcpipe.job.schema import Emulated
 from hpcpipe.plan import Schedule
 from hpcpipe.plan.slots import Held, Source, most_held, sources
 from hpcpipe.simulate.costs import Machine, emulated_costs
@@ -45,21 +45,19 @@ class Layout:
             nothing = [()] * schedule.placement.stages
             return cls((), nothing, schedule, slots, job.device.message_bytes)
         from hpcpipe.models import cut
+        from hpcpipe.train.model import boundary_bytes, model_of
 
-        model, data, placement = job.model, job.data, schedule.placement
-        assert isinstance(model, Gpt)
-        assert isinstance(data, Text)
-        layers = layers_of(model, data)
-        chain = cut(layers, placement.virtual_stages, job.parallel.split)
+        model, placement = model_of(job), schedule.placement
+        chain = cut(model.layers, placement.virtual_stages, job.parallel.split)
         return cls(
-            layers=layers,
+            layers=model.layers,
             pieces=[
                 [chain[placement.virtual(stage, chunk)] for chunk in range(placement.chunks)]
                 for stage in range(placement.stages)
             ],
             schedule=schedule,
             slots=slots,
-            boundary_bytes=4 * job.batch.microbatch_size * data.seq_len * model.dim,
+            boundary_bytes=boundary_bytes(job, model),
             recompute=model.recompute,
         )
 
@@ -96,29 +94,6 @@ class Layout:
         chunks = sum(held.in_flight for held in known)
         together = None if self.held is not None else self.schedule.limits[stage].in_flight
         return chunks if together is None else min(chunks, together)
-
-
-def layers_of(model: Gpt, data: Text) -> "Sequence[Layer]":
-    """Return the model as a chain of layers that can be built and cut."""
-    from hpcpipe.models import gpt_layers
-
-    return gpt_layers(
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        context=model.context,
-        vocab_size=model.vocab_size,
-        dropout=model.dropout,
-        seq_len=data.seq_len,
-        tied=model.tied,
-    )
-
-
-def tokens_per_step(job: Job) -> int:
-    """Return the tokens of the global batch; synthetic data has none."""
-    if not isinstance(job.data, Text):
-        return 0
-    return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data * job.data.seq_len
 
 
 def _activation_bytes(job: Job) -> Sequence[float] | None:

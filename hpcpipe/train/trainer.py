@@ -38,9 +38,10 @@ from hpcpipe.runtime import (
     snapshot,
 )
 from hpcpipe.runtime.stop import describe
+from hpcpipe.train.batches import tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
-from hpcpipe.train.layout import Layout, tokens_per_step
+from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import MetricsFile, StepMetrics
 from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay
