@@ -4,6 +4,7 @@ It sees step times and returns sizes; who measures, agrees and makes new buckets
 2302.12445) tunes its threshold so; here trials weigh by their noise and the search ends when little is to be expected.
 """
 
+import warnings
 from collections.abc import Sequence
 from math import log, sqrt
 from statistics import median
@@ -113,6 +114,7 @@ class FusionTuner:
         self.bucket_mb = tried[int(means.argmin())] if self.done else self._grid[int(improvement.argmax())]
 
     def _fit(self) -> Any:
+        from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
@@ -123,7 +125,9 @@ class FusionTuner:
         kernel = ConstantKernel(spread, (spread / 4, spread * 16)) * Matern(octaves / 4, (1.0, 2 * octaves), nu=2.5)
         process = GaussianProcessRegressor(kernel, alpha=noise, random_state=0)
         middle = float(times.mean())
-        process.fit(_inputs([trial.bucket_mb for trial in self.trials]), times - middle)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a length at its bound is an answer: the curve is flat
+            process.fit(_inputs([trial.bucket_mb for trial in self.trials]), times - middle)
         return process
 
     def _nearest(self, size: float) -> float:
