@@ -43,6 +43,7 @@ class Schedule:
         bucket_durations: NDArray[np.int64],
         bucket_counts: NDArray[np.int64],
         replicated: bool,
+        gathered: NDArray[np.int64],
         keep_rows: bool,
     ) -> tuple[
         list[int],  # stages that are stuck
@@ -50,5 +51,6 @@ class Schedule:
         NDArray[np.int64],  # ns by stage and class
         NDArray[np.int64],  # peak in flight by stage
         NDArray[np.int64],  # peak of the stash by stage
+        NDArray[np.int64],  # when the all-gathers end, by stage and bucket
         tuple[_Rows, _Rows, NDArray[np.uint8]] | None,  # rows, those beside, and messages, as bytes
     ]: ...

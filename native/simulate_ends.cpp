@@ -1,4 +1,4 @@
-// The begin and the end of a step: what stands in the arrays at first, what follows a stage's last gradient, the last wait.
+// The begin and the end of a step: what stands in the arrays at first, what follows the last gradients, the last wait.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -47,6 +47,10 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
     rows_.resize(stages);
     beside_.resize(stages);
   }
+  gradients_left_.assign(stages * chunks_, microbatches_);
+  gathering_.resize(stages * chunks_);
+  held_.resize(stages);
+  if (buckets_.most > 0) gathered_.assign(buckets_.gathered, buckets_.gathered + stages * buckets_.most);
   bucket_ready_.resize(stages * kBucketKinds * buckets_.most);
   bucket_started_.resize(stages * kBucketKinds * buckets_.most);
 
@@ -61,8 +65,8 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
     stage.reserves = stage.capped && (schedule.chained || (together && by_chunk));
     any_capped = any_capped || stage.capped;
     any_reserves = any_reserves || stage.reserves;
-    stage.gradients_left = chunks_ * microbatches_;
-    stage.pending = (schedule.split ? 3 : 2) * stage.gradients_left;
+    stage.unfinished = chunks_;
+    stage.pending = (schedule.split ? 3 : 2) * chunks_ * microbatches_;
     if (buckets_.most > 0) stage.pending += static_cast<std::int32_t>(buckets_.counts[number] * (buckets_.replicated ? 3 : 1));
     stage.turn = schedule.rule.first;
     stage.begin = stage.end = stage.idle_since = begin[number];
@@ -77,21 +81,56 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
   }
   if (any_reserves) to_start_ = to_finish_;
 
-  for (int stage = 0; stage < schedule.shape.stages; ++stage) post(begin[stage], stage, kBegins);
+  for (int stage = 0; stage < schedule.shape.stages; ++stage) {
+    post(begin[stage], stage, kBegins);
+    for (Code bucket = 0; buckets_.most > 0 && bucket < buckets_.counts[stage]; ++bucket) {
+      const std::int64_t there = gathered_[stage * buckets_.most + bucket];
+      if (there <= begin[stage]) continue;
+      const Chunks chunks = chunks_of(stage, bucket);
+      for (int chunk = chunks.first; chunk <= chunks.last; ++chunk) ++gathering_[chunk_index(stage, chunk)];
+      post(there, stage, kBesideFinishes - static_cast<Code>(buckets_.most * kBucketKinds) - bucket);
+    }
+  }
+}
+
+// spread_buckets of hpcpipe/plan/spread.py.
+Step::Chunks Step::chunks_of(int number, Code bucket) const {
+  const std::int64_t count = buckets_.counts[number];
+  return {static_cast<int>(chunks_ - 1 - ((std::int64_t{bucket} + 1) * chunks_ - 1) / count),
+          static_cast<int>(chunks_ - 1 - std::int64_t{bucket} * chunks_ / count)};
+}
+
+// Ready the buckets whose gradients are final with this chunk's.
+void Step::finish_gradient(int number, int chunk) {
+  const std::int32_t* left = gradients_left_.data() + chunk_index(number, 0);
+  if (--gradients_left_[chunk_index(number, chunk)] > 0) return;
+  --stages_[number].unfinished;
+  for (Code bucket = 0; buckets_.most > 0 && bucket < buckets_.counts[number]; ++bucket) {
+    const Chunks chunks = chunks_of(number, bucket);
+    const bool is_its = chunks.first <= chunk && chunk <= chunks.last;
+    if (is_its && std::none_of(left + chunks.first, left + chunks.last + 1, [](std::int32_t count) { return count > 0; })) {
+      add_bucket(number, bucket * kBucketKinds + (buckets_.replicated ? kReduceScatter : kUpdateBucket));
+    }
+  }
+}
+
+// An all-gather of the step before is done: the forwards that waited for it may run, if for no other.
+void Step::gathered_before(int number, Code bucket) {
+  const Chunks chunks = chunks_of(number, bucket);
+  for (int chunk = chunks.first; chunk <= chunks.last; ++chunk) --gathering_[chunk_index(number, chunk)];
+  for (Code forward : std::exchange(held_[number], {})) add(number, forward / microbatches_, forward % microbatches_);
 }
 
 void Step::add_bucket(int number, Code task) {
   bucket_ready_[bucket_index(number, task)] = 1;
   ++stages_[number].ready;
+  ++stages_[number].buckets_ready;
 }
 
-// Exchanges first, which take no time of the stage: reduce-scatters, then all-gathers, then updates, each by bucket.
-Code Step::best_bucket(int number) const {
-  for (int kind : {kReduceScatter, kAllGather, kUpdateBucket}) {
-    for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
-      const Code task = bucket * kBucketKinds + kind;
-      if (bucket_ready_[bucket_index(number, task)]) return codes_ + task;
-    }
+Code Step::best_bucket(int number, BucketKind kind) const {
+  for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
+    const Code task = bucket * kBucketKinds + kind;
+    if (bucket_ready_[bucket_index(number, task)]) return codes_ + task;
   }
   return -1;
 }
@@ -102,6 +141,8 @@ void Step::start_bucket(int number, Code task) {
   const std::size_t index = bucket_index(number, task);
   bucket_ready_[index] = 0;
   --stage.ready;
+  --stage.buckets_ready;
+  if (kind == kAllGather) --stage.pending;
   bucket_started_[index] = now_;
   const std::size_t lane = static_cast<std::size_t>(number) * kBucketKinds + kind;
   const std::int64_t end = now_ + buckets_.durations[lane * buckets_.most + task / kBucketKinds];
@@ -115,8 +156,12 @@ void Step::start_bucket(int number, Code task) {
 }
 
 void Step::finish_bucket(int number, Code task) {
-  --stages_[number].pending;
   const int kind = task % kBucketKinds;
+  if (kind == kAllGather) {
+    gathered_[number * buckets_.most + task / kBucketKinds] = now_;
+    return;
+  }
+  --stages_[number].pending;
   if (kind == kReduceScatter || (kind == kUpdateBucket && buckets_.replicated)) add_bucket(number, task + 1);
 }
 

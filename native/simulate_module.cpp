@@ -111,12 +111,15 @@ nb::object rows_of(int stages, Rows rows) {
   return nb::make_tuple(out.array(), offsets);
 }
 
-// The counts of buckets and [stage][RS, UPDATE, AG][bucket], which must have the room.
+// The counts of buckets, [stage][RS, UPDATE, AG][bucket] and [stage][bucket], which must have the room.
 Buckets as_buckets(const nb::ndarray<const std::int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& durations,
-                   const Flat<std::int64_t>& counts, bool replicated, std::size_t stages) {
+                   const Flat<std::int64_t>& counts, bool replicated,
+                   const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered,
+                   std::size_t stages) {
   Buckets buckets{std::vector<std::int64_t>(counts.data(), counts.data() + counts.size()), replicated, durations.data(),
-                  static_cast<std::int64_t>(durations.shape(2))};
+                  static_cast<std::int64_t>(durations.shape(2)), gathered.data()};
   bool fits = counts.size() == stages && durations.shape(0) == stages && durations.shape(1) == kBucketKinds &&
+              gathered.shape(0) == stages && gathered.shape(1) == durations.shape(2) &&
               buckets.most < (std::int64_t{1} << 20);
   for (std::int64_t count : buckets.counts) fits = fits && count >= 0 && count <= buckets.most;
   if (!fits) throw nb::value_error("counts of buckets must be 0 or more for every stage, with a duration for each bucket");
@@ -133,7 +136,8 @@ nb::object messages_of(const Step& step) {
 nb::tuple run(const Schedule& schedule, const In<std::int64_t>& caps, const In<std::int64_t>& durations,
               const Flat<std::int64_t>& begin, const Link& link, nb::object arrival, std::int64_t agreement_ns,
               const nb::ndarray<const std::int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& bucket_durations,
-              const Flat<std::int64_t>& bucket_counts, bool replicated, bool keep_rows) {
+              const Flat<std::int64_t>& bucket_counts, bool replicated,
+              const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered, bool keep_rows) {
   const Shape& shape = schedule.shape;
   const auto stages = static_cast<std::size_t>(shape.stages);
   check_shape(caps, "caps", {stages, 2 + 2 * static_cast<std::size_t>(shape.chunks)});
@@ -154,7 +158,7 @@ nb::tuple run(const Schedule& schedule, const In<std::int64_t>& caps, const In<s
       return nb::cast<std::int64_t>(arrival(source, target, code, now));
     };
   }
-  Buckets buckets = as_buckets(bucket_durations, bucket_counts, replicated, stages);
+  Buckets buckets = as_buckets(bucket_durations, bucket_counts, replicated, gathered, stages);
   const Durations table{durations.data(), durations.stride(0), durations.stride(1), durations.stride(2), durations.stride(3)};
   std::unique_ptr<Step> step;
   {
@@ -185,7 +189,9 @@ nb::tuple run(const Schedule& schedule, const In<std::int64_t>& caps, const In<s
                           rows_of(shape.stages, [&](int stage) -> const auto& { return step->beside(stage); }),
                           messages_of(*step));
   }
-  return nb::make_tuple(stuck, end.array(), sums.array(), in_flight.array(), stash.array(), kept);
+  Out<std::int64_t> all_gathered({stages, bucket_durations.shape(2)});
+  std::copy(step->gathered().begin(), step->gathered().end(), all_gathered.data);
+  return nb::make_tuple(stuck, end.array(), sums.array(), in_flight.array(), stash.array(), all_gathered.array(), kept);
 }
 
 // Draws over the outer product of coordinates, hashed in the order given; `tail` ends every place.
@@ -273,5 +279,5 @@ NB_MODULE(_simulate, m) {
       .def("use_orders", &use_orders, nb::arg("orders"), nb::kw_only(), nb::arg("fixed"))
       .def("run", &run, nb::arg("caps"), nb::arg("durations"), nb::arg("begin"), nb::arg("link"), nb::arg("arrival").none(),
            nb::arg("agreement_ns"), nb::arg("bucket_durations"), nb::arg("bucket_counts"), nb::arg("replicated"),
-           nb::arg("keep_rows"));
+           nb::arg("gathered"), nb::arg("keep_rows"));
 }

@@ -47,8 +47,13 @@ void Step::event(const Event& event) {
       for (std::int32_t m = 0; m < microbatches_; ++m) add(event.stage, schedule_.shape.lane(kForward, 0), m);
     }
   } else {
-    const Code task = kBesideFinishes - event.code;
-    stage.end = now_;
+    const Code task = kBesideFinishes - event.code, first_gathered = static_cast<Code>(buckets_.most * kBucketKinds);
+    if (task >= first_gathered) {
+      gathered_before(event.stage, task - first_gathered);
+      dispatch(event.stage);
+      return;
+    }
+    if (task % kBucketKinds != kAllGather) stage.end = now_;
     if (keep_rows_) {
       beside_[event.stage].push_back({bucket_started_[bucket_index(event.stage, task)], now_, codes_ + task, kExposedComm});
     }
@@ -82,11 +87,7 @@ void Step::finish(int number, int lane, std::int32_t microbatch) {
   if (kind == last_kind) {
     leave(number, kStash, microbatch);
     leave(number, stash_of(chunk), microbatch);
-    if (--stage.gradients_left == 0 && buckets_.most > 0) {
-      for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
-        add_bucket(number, bucket * kBucketKinds + (buckets_.replicated ? kReduceScatter : kUpdateBucket));
-      }
-    }
+    finish_gradient(number, chunk);
     if (schedule_.chained) {
       ++next_weight_[chunk_index(number, chunk)];
       const std::int32_t next = microbatch + 1;
@@ -171,15 +172,21 @@ std::int64_t Step::duration(int stage, Code code) const {
                          (code % microbatches_) * durations_.microbatch];
 }
 
+// Exchanges first, which take no time of the stage; updates where nothing else can run.
 Code Step::choose(int number) {
-  if (schedule_.is_fixed) {
-    const std::int32_t next = stages_[number].next;
-    if (next < schedule_.lengths[number]) {
-      const Code code = schedule_.orders[number][next];
-      return contains(number, code / microbatches_, code % microbatches_) ? code : -1;
+  const Stage& stage = stages_[number];
+  if (stage.buckets_ready > 0) {
+    for (BucketKind kind : {kReduceScatter, kAllGather}) {
+      if (const Code task = best_bucket(number, kind); task >= 0) return task;
     }
   }
-  return stages_[number].gradients_left > 0 ? best_candidate(number) : best_bucket(number);
+  if (schedule_.is_fixed && stage.next < schedule_.lengths[number]) {
+    const Code code = schedule_.orders[number][stage.next];
+    if (contains(number, code / microbatches_, code % microbatches_)) return code;
+  } else if (const Code best = best_candidate(number); best >= 0) {
+    return best;
+  }
+  return stage.buckets_ready > 0 ? best_bucket(number, kUpdateBucket) : -1;
 }
 
 Code Step::best_candidate(int number) {
@@ -238,7 +245,6 @@ void Step::visit_candidates(int number, Visit visit) {
 
 TimeClass Step::why_idle(int number) {
   const Stage& stage = stages_[number];
-  if (stage.gradients_left == 0) return stage.ready > 0 ? kOrder : kExposedComm;
   if (stage.ready > 0) {
     bool any = false;
     visit_candidates(number, [&](int, std::int32_t) {
@@ -247,10 +253,15 @@ TimeClass Step::why_idle(int number) {
     });
     return any ? kOrder : kCap;
   }
+  if (!held_[number].empty() || stage.unfinished == 0) return kExposedComm;
   return stage.has_started ? kDependency : kWarmup;
 }
 
 void Step::add(int number, int lane, std::int32_t microbatch) {
+  if (lane < chunks_ && gathering_[chunk_index(number, lane)] > 0) {
+    held_[number].push_back(lane * microbatches_ + microbatch);
+    return;
+  }
   Lane& here = lanes_of_stages_[lane_index(number, lane)];
   const std::int32_t place = schedule_.ranks.empty() ? microbatch : schedule_.ranks[code_index(number, lane, microbatch)];
   std::uint64_t* words = bits_.data() + lane_index(number, lane) * words_;

@@ -71,8 +71,8 @@ struct Message {
   std::int32_t unused = 0;
 };
 
-// What follows a stage's last gradient, for each of its fusion buckets; the task codes stand after those of the schedule:
-// bucket · 3 + kind. Only an update takes time of the stage.
+// What follows the last gradient of a fusion bucket's chunks (hpcpipe/plan/spread.py); the task codes stand after those of
+// the schedule: bucket · 3 + kind. Only an update takes time of the stage; an all-gather ends beside the next step.
 enum BucketKind : int { kReduceScatter = 0, kUpdateBucket = 1, kAllGather = 2, kBucketKinds = 3 };
 
 struct Buckets {
@@ -80,6 +80,7 @@ struct Buckets {
   bool replicated = false;           // updates stand between a reduce-scatter and an all-gather
   const std::int64_t* durations = nullptr;  // ns, [stage][bucket kind][bucket], the last axis as long as the largest count
   std::int64_t most = 0;                    // the largest count
+  const std::int64_t* gathered = nullptr;   // ns, [stage][bucket]: when the all-gathers of the step before end
 };
 
 // A task that ran or, with `code` -1, a wait; ns.
@@ -108,6 +109,7 @@ class Step {
   std::int32_t peak_stash(int stage) const { return count_[count_index(stage, kStash)].peak; }
   const std::vector<Row>& rows(int stage) const { return rows_[stage]; }
   const std::vector<Row>& beside(int stage) const { return beside_[stage]; }  // reduce-scatters and all-gathers
+  const std::vector<std::int64_t>& gathered() const { return gathered_; }  // [stage][bucket], as in Buckets
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
@@ -128,7 +130,8 @@ class Step {
     std::int64_t idle_since = 0;
     Code running = -1;
     std::int32_t pending = 0;
-    std::int32_t gradients_left = 0;
+    std::int32_t unfinished = 0;  // chunks whose gradients are not final
+    std::int32_t buckets_ready = 0;
     std::int32_t ready = 0;
     std::int32_t next = 0;  // fixed: the place in the order
     std::uint8_t idle_cause = kWarmup;
@@ -140,7 +143,8 @@ class Step {
   };
 
   static constexpr Code kFinishes = -1, kBegins = -2;  // stand in an event where a message has its task
-  static constexpr Code kBesideFinishes = -3;          // and from here down, by code, reduce-scatters and all-gathers
+  static constexpr Code kBesideFinishes = -3;          // and from here down, by code, reduce-scatters and all-gathers;
+                                                       // then, by bucket, all-gathers of the step before
 
   void event(const Event& event);
   void dispatch(int stage);
@@ -176,9 +180,15 @@ class Step {
   TimeClass why_idle(int stage);
   void finish(int stage, int lane, std::int32_t microbatch);
 
-  // The end of the step (StagePlan with buckets); `task` counts as in Buckets.
+  // Buckets (StagePlan with buckets); `task` counts as in Buckets.
+  struct Chunks {
+    int first, last;
+  };
+  Chunks chunks_of(int stage, Code bucket) const;
+  void finish_gradient(int stage, int chunk);
+  void gathered_before(int stage, Code bucket);
   void add_bucket(int stage, Code task);
-  Code best_bucket(int stage) const;
+  Code best_bucket(int stage, BucketKind kind) const;
   void start_bucket(int stage, Code task);
   void finish_bucket(int stage, Code task);
   std::size_t bucket_index(int stage, Code task) const {
@@ -222,6 +232,10 @@ class Step {
   std::vector<std::vector<Row>> rows_;
   std::vector<std::vector<Row>> beside_;
   std::vector<Message> messages_;
+  std::vector<std::int32_t> gradients_left_;    // [stage][chunk]
+  std::vector<std::int32_t> gathering_;         // [stage][chunk]: all-gathers of the step before that its forwards wait for
+  std::vector<std::vector<Code>> held_;         // [stage]: forwards that wait for them
+  std::vector<std::int64_t> gathered_;          // [stage][bucket]
   std::vector<std::uint8_t> bucket_ready_;      // [stage][task]
   std::vector<std::int64_t> bucket_started_;    // [stage][task]
 };

@@ -50,8 +50,8 @@ class Order:
         return len(self.tasks) + task.microbatch if index is None else index
 
     def pick(self, tops: Sequence[Task]) -> Task:
-        """Return the task that stands first in the order."""
-        return communication_first(tops) or min(tops, key=self.key)
+        """Return the task that stands first in the order; updates come last, they end nothing that others wait for."""
+        return communication_first(tops) or min(tops, key=lambda task: (task.kind is Kind.UPDATE, self.key(task)))
 
     def started(self, task: Task) -> None:
         """Do nothing: an order remembers nothing."""

@@ -6,9 +6,11 @@ Both policies consume the same hint and the same ready-set, so a comparison flip
 from collections.abc import Sequence
 from typing import Protocol
 
-from hpcpipe.plan.hint import Hint, Order
+from hpcpipe.plan.hint import Hint, Order, communication_first
 from hpcpipe.plan.ready import ReadySet
-from hpcpipe.plan.task import Task
+from hpcpipe.plan.task import Kind, Task
+
+_OF_BUCKETS = (Kind.RS, Kind.UPDATE, Kind.AG)
 
 
 class Policy(Protocol):
@@ -59,16 +61,30 @@ class Fixed:
         self.hint: Hint = order
         self._tasks: Sequence[Task] = order.tasks
         self._next = 0
+        self._lists_all = any(task.kind is Kind.UPDATE for task in order.tasks)
 
     def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
-        """Return the next task of the order if it is ready; after its end what it does not list, as that comes."""
+        """Return the next task of the order if it is ready, else a bucket's task; after its end what it does not list.
+
+        Reduce-scatters and all-gathers start at once: they run beside the order's tasks.
+        """
+        if self._lists_all:
+            others: Sequence[Task] = []
+        else:
+            others = [task for task in candidates if task.kind in _OF_BUCKETS]
+            if (beside := communication_first(others)) is not None:
+                return beside
         if self._next < len(self._tasks):
             task = self._tasks[self._next]
-            return task if task in ready else None
+            if task in ready:
+                return task
+            candidates = others
         return self.hint.pick(candidates) if candidates else None
 
     def started(self, task: Task) -> None:
         """Move on in the order."""
+        if not self._lists_all and task.kind in _OF_BUCKETS:
+            return
         if self._next < len(self._tasks):
             assert task == self._tasks[self._next], f"{task} was started before {self._tasks[self._next]}"
             self._next += 1

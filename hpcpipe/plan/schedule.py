@@ -82,9 +82,10 @@ class Schedule:
         self,
         stage: int,
         *,
-        buckets: int = 0,
+        buckets: int | Sequence[Collection[int]] = 0,
         replicated: bool = False,
         tied: Collection[int] = (),
+        gathering: Collection[int] = (),
         recorded: Sequence[Task] | None = None,
     ) -> StagePlan:
         """Return the plan of a new step on one stage.
@@ -105,6 +106,7 @@ class Schedule:
             buckets=buckets,
             replicated=replicated,
             tied=tied,
+            gathering=gathering,
         )
 
     def order(self, stage: int) -> tuple[Task, ...]:

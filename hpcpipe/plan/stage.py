@@ -1,10 +1,11 @@
 """One step on one stage: which tasks wait, are ready, run and are done, and why nothing can run.
 
-The runtime and the simulator both drive this object; time is an opaque integer that they pass in. Why no cap can stop
-the pipeline stands in flight.py.
+A step is done when its all-gathers are under way: they end beside the next step, whose forwards wait for them. The
+runtime and the simulator both drive this object; time is an opaque integer that they pass in. Why no cap can stop the
+pipeline stands in flight.py.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from hpcpipe.plan.accounting import TimeClass
@@ -12,6 +13,7 @@ from hpcpipe.plan.flight import NO_LIMITS, Flight, Limits
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy
 from hpcpipe.plan.ready import ReadySet
+from hpcpipe.plan.spread import spread_buckets
 from hpcpipe.plan.task import Kind, Task
 
 
@@ -38,9 +40,12 @@ class StagePlan:
     ordered
         Whether a micro-batch's W waits for that of the one admitted before it, so that sums have a fixed order.
     buckets
-        Number of fusion buckets; each has an UPDATE, and RS and AG around it where `replicated`.
+        The chunks whose parameters each fusion bucket holds, or how many buckets there are (spread.py). Each has an
+        UPDATE, and RS and AG around it where `replicated`.
     tied
         The buckets that have RS and AG even without replicas, because other stages use the same parameters.
+    gathering
+        The buckets whose all-gather of the step before is not done: no forward of their chunks runs until it is.
     """
 
     def __init__(
@@ -53,9 +58,10 @@ class StagePlan:
         limits: Limits = NO_LIMITS,
         split: bool = False,
         ordered: bool = True,
-        buckets: int = 0,
+        buckets: int | Sequence[Collection[int]] = 0,
         replicated: bool = False,
         tied: Collection[int] = (),
+        gathering: Collection[int] = (),
     ) -> None:
         self.placement = placement
         self.stage = stage
@@ -65,8 +71,11 @@ class StagePlan:
         """The kind of task whose end frees what its micro-batch held."""
         self._split = split
         self._ordered = ordered
-        self._buckets = buckets
-        self._shared = [replicated or bucket in tied for bucket in range(buckets)]
+        self._buckets = spread_buckets(buckets, placement.chunks) if isinstance(buckets, int) else buckets
+        self._shared = [replicated or bucket in tied for bucket in range(len(self._buckets))]
+        self._gathering = set(gathering)
+        self._held: list[Task] = []
+        self._all_gathers_running = 0
         self._ready = ReadySet(policy.hint)
         self._ready_at: dict[Task, int] = {}
         self._chunks = range(placement.chunks)
@@ -77,13 +86,15 @@ class StagePlan:
         self._next_weight = [0] * placement.chunks
         self._waiting_weights: set[Task] = set()
         self._started = False
-        self._gradients_left = microbatches * placement.chunks
-        self._pending = (3 if split else 2) * self._gradients_left + buckets + 2 * sum(self._shared)
+        self._gradients_left = [microbatches] * placement.chunks
+        self._unfinished = len(self._chunks)
+        tasks = (3 if split else 2) * microbatches * placement.chunks
+        self._pending = tasks + len(self._buckets) + 2 * sum(self._shared)
 
     @property
     def done(self) -> bool:
-        """Whether every task of the step has finished."""
-        return self._pending == 0
+        """Whether every task of the step has finished, or, of all-gathers, has started."""
+        return self._pending == self._all_gathers_running
 
     @property
     def ready(self) -> list[Task]:
@@ -101,6 +112,13 @@ class StagePlan:
         """Note that the input of a forward or the gradient of a backward has arrived from another stage."""
         self._add(task, now)
 
+    def gathered(self, bucket: int, now: int) -> None:
+        """Note that the all-gather that the step before had started is done."""
+        self._gathering.remove(bucket)
+        held, self._held = self._held, []
+        for task in held:
+            self._add(task, now)
+
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait. Nothing changes until `start`."""
         task = self._policy.choose(self._candidates(), self._ready)
@@ -113,6 +131,7 @@ class StagePlan:
         self._ready.remove(task)
         self._policy.started(task)
         self._started = True
+        self._all_gathers_running += task.kind is Kind.AG
         ready_at = self._ready_at.pop(task)
         if task.kind is Kind.F:
             self.flight.start_forward(task)
@@ -122,6 +141,7 @@ class StagePlan:
     def finish(self, task: Task, now: int) -> None:
         """Note that the task is done and ready what depends on it on this stage."""
         self._pending -= 1
+        self._all_gathers_running -= task.kind is Kind.AG
         if task.kind in (Kind.F, Kind.B):
             if (follower := self.follower(task)) is not None and follower[0] == self.stage:
                 self._add(follower[1], now)
@@ -160,9 +180,9 @@ class StagePlan:
             return TimeClass.ORDER
         if len(self._ready):
             return TimeClass.CAP
-        if not self._started:
-            return TimeClass.WARMUP
-        return TimeClass.DEPENDENCY if self._gradients_left else TimeClass.EXPOSED_COMM
+        if self._held or not self._unfinished:
+            return TimeClass.EXPOSED_COMM
+        return TimeClass.DEPENDENCY if self._started else TimeClass.WARMUP
 
     def _candidates(self) -> list[Task]:
         """Return the best task of every lane that may run; where a cap is closed, few forwards may."""
@@ -182,17 +202,23 @@ class StagePlan:
 
     def _finish_gradient(self, task: Task, now: int) -> None:
         """Count a complete gradient; ready the next weight gradient in order, and the buckets after the last."""
-        self._gradients_left -= 1
+        self._gradients_left[task.chunk] -= 1
         if self._split and self._ordered:
             self._next_weight[task.chunk] += 1
             following = Task(Kind.W, task.microbatch + 1, task.chunk)
             if following in self._waiting_weights:
                 self._waiting_weights.remove(following)
                 self._add(following, now)
-        if self._gradients_left == 0:
-            for bucket in range(self._buckets):
-                self._add(Task(Kind.RS if self._shared[bucket] else Kind.UPDATE, bucket), now)
+        if self._gradients_left[task.chunk] == 0:
+            self._unfinished -= 1
+            for bucket, chunks in enumerate(self._buckets):
+                if task.chunk in chunks and not any(self._gradients_left[chunk] for chunk in chunks):
+                    self._add(Task(Kind.RS if self._shared[bucket] else Kind.UPDATE, bucket), now)
 
     def _add(self, task: Task, now: int) -> None:
+        """Ready a task; a forward whose parameters are not gathered is held until they are."""
+        if task.kind is Kind.F and any(task.chunk in self._buckets[bucket] for bucket in self._gathering):
+            self._held.append(task)
+            return
         self._ready.add(task)
         self._ready_at[task] = now

@@ -1,7 +1,8 @@
 """The loop of one rank: poll, choose, start, send, until the step's tasks are done; every one leaves an event.
 
 The engine only executes. What may run and in which order is decided in plan/, what a task computes is the stage's. A
-started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled.
+started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled. The
+all-gathers of a step end beside the next one.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -101,6 +102,7 @@ class _Wait(NamedTuple):
 
 
 class _Dispatched(NamedTuple):
+    step: int
     choice: Choice
     ready_at: int
     began: int
@@ -114,7 +116,7 @@ class Engine:
     number
         The stage that this rank holds.
     make_plan
-        Step -> its plan.
+        (step, buckets whose all-gather of the step before is still under way) -> the step's plan.
     flags
         What every task's event is marked with.
 
@@ -135,7 +137,7 @@ class Engine:
         recorder: Recorder,
         waiting: Waiting,
         number: int,
-        make_plan: Callable[[int], StagePlan],
+        make_plan: Callable[[int, Collection[int]], StagePlan],
         flags: int = 0,
     ) -> None:
         self._stage = stage
@@ -145,7 +147,7 @@ class Engine:
         self._waiting = waiting
         self._number = number
         self._make_plan = make_plan
-        self._plan = make_plan(0)
+        self._plan = make_plan(0, ())
         self._flags = flags
         self._step = -1
         self.progress = self.turns = 0
@@ -160,7 +162,7 @@ class Engine:
         self._last_arrival: tuple[Neighbour, Arrival] | None = None
 
     def run_step(self, step: int) -> StepTimes:
-        """Run all tasks of one step on this rank."""
+        """Run all tasks of one step on this rank; its all-gathers may still be under way then."""
         begin = self._begin(step)
         plan = self._plan
         while not plan.done:
@@ -187,15 +189,23 @@ class Engine:
             [task for task, _ in self._early],
         )
 
+    def gather(self) -> None:
+        """Complete the all-gathers, after which all parameters are those of the last step."""
+        while self._collectives:
+            self._poll()
+            self._waiting.idle()
+
     def drain(self) -> None:
-        """Complete the sends that are still under way."""
+        """Complete the all-gathers and sends that are still under way."""
+        self.gather()
         while self._mailbox.sending:
             self._poll()
             self._waiting.idle()
 
     def _begin(self, step: int) -> int:
         begin = now()
-        self._step, self._plan, self._finished = step, self._make_plan(step), []
+        gathering = [task.microbatch for task in self._collectives]
+        self._step, self._plan, self._finished = step, self._make_plan(step, gathering), []
         self.progress += 1
         self._mailbox.begin(step)
         self._stage.load(step)
@@ -238,7 +248,7 @@ class Engine:
     def _start(self, choice: Choice) -> None:
         task = choice.task
         self._end_wait()
-        dispatched = _Dispatched(choice, self._plan.start(task), now())
+        dispatched = _Dispatched(self._step, choice, self._plan.start(task), now())
         if task.kind in (Kind.RS, Kind.AG):
             self._collectives[task] = dispatched
             self._buckets.start(task)
@@ -264,7 +274,7 @@ class Engine:
             self._waiting.during(running.due)
 
     def _finish(self, dispatched: _Dispatched, running: Running) -> None:
-        (task, rank_in_hint, ready_count), ready_at, began = dispatched
+        _, (task, rank_in_hint, ready_count), ready_at, began = dispatched
         ended = now()
         plan, self._current = self._plan, None
         self._finished.append(task)
@@ -308,14 +318,17 @@ class Engine:
                 self._mailbox.release(task, arrival.slot)
 
     def _finish_collective(self, task: Task) -> None:
-        (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
+        step, (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
         ended = now()
-        self._finished.append(task)
         self.progress += 1
-        self._plan.finish(task, ended)
+        if step == self._step:
+            self._finished.append(task)
+            self._plan.finish(task, ended)
+        else:
+            self._plan.gathered(task.microbatch, ended)
         self._recorder.event(
             task.kind,
-            self._step,
+            step,
             task.microbatch,
             0,
             ready_at,

@@ -58,6 +58,7 @@ class NoBuckets:
     """The buckets of a stage without parameters."""
 
     square_norm = 0.0
+    chunks: tuple[frozenset[int], ...] = ()
     tied: tuple[int, ...] = ()
 
     def __len__(self) -> int:

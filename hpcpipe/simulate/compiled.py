@@ -60,6 +60,8 @@ class SimulatedArrays:
         Time in each class, [stage][TimeClass]; a stage's classes sum to its time from its begin to the step's end.
     peak_in_flight, peak_stash
         By stage, in chunk forwards.
+    gathered
+        When the all-gathers end, by stage and bucket.
     rows, messages
         If kept: by stage the tasks and waits in order, with the fields of `ROW`, and all messages in the
         order in which they were sent, with those of `MESSAGE`. `cause` is a `TimeClass`; `code` is -1 for a wait, else
@@ -73,6 +75,7 @@ class SimulatedArrays:
     classes: NDArray[np.int64]
     peak_in_flight: NDArray[np.int64]
     peak_stash: NDArray[np.int64]
+    gathered: NDArray[np.int64]
     rows: list[NDArray[Any]] | None = None
     messages: NDArray[Any] | None = None
     beside: list[NDArray[Any]] | None = None
@@ -162,6 +165,7 @@ class CompiledSchedule:
         buckets: Sequence[int] | None = None,
         bucket_durations: ArrayLike = 0,
         replicated: bool = False,
+        gathered: ArrayLike | None = None,
         rows: bool = False,
     ) -> SimulatedArrays:
         """Run one step from an empty pipeline until every stage is done.
@@ -179,6 +183,8 @@ class CompiledSchedule:
             message, which is slow.
         arrival, begin, agreement_ns, buckets, replicated
             As in `simulate_step`. An `arrival` replaces the link and is slow too.
+        gathered
+            As in `simulate_step`, [stage][bucket]; the last axis may be longer than a stage has buckets.
         bucket_durations
             Whole ns, [stage][RS, UPDATE, AG][bucket], or what broadcasts to that as `durations` does.
         rows
@@ -197,25 +203,27 @@ class CompiledSchedule:
             native_link = _simulate.Link()
         begins = self._from_zero if begin is None else np.ascontiguousarray(begin, dtype=np.int64)
         counts = self._from_zero if buckets is None else np.array(buckets, dtype=np.int64)
-        stuck, end, classes, in_flight, stash, kept = self._native.run(
+        most = int(counts.max())
+        stuck, end, classes, in_flight, stash, ends, kept = self._native.run(
             self._caps if caps is None else caps,
             self._of_tasks(durations),
             begins,
             native_link,
             None if arrival is None else self._calling(arrival),
             agreement_ns,
-            self._no_buckets if buckets is None else self._of_buckets(bucket_durations, int(counts.max())),
+            self._no_buckets if buckets is None else self._of_buckets(bucket_durations, most),
             counts,
             replicated,
+            np.zeros((len(begins), most), np.int64) if gathered is None else np.ascontiguousarray(gathered, np.int64),
             rows,
         )
         if stuck:
             raise RuntimeError(f"the schedule dead-locks: stages {stuck} have tasks left and nothing can run")
         if kept is None:
-            return SimulatedArrays(begins, end, classes, in_flight, stash)
+            return SimulatedArrays(begins, end, classes, in_flight, stash, ends)
         on_stage, beside, messages = kept
         views = _by_stage(*on_stage), messages.view(MESSAGE), _by_stage(*beside)
-        return SimulatedArrays(begins, end, classes, in_flight, stash, *views)
+        return SimulatedArrays(begins, end, classes, in_flight, stash, ends, *views)
 
     def caps(self, limits: Sequence[Limits]) -> NDArray[np.int64]:
         """Return the caps of all stages for `run`."""

@@ -23,6 +23,7 @@ def simulate_compiled(
     begin: Sequence[int] | None = None,
     buckets: Sequence[int] | None = None,
     replicated: bool = False,
+    gathered: Sequence[Sequence[int]] | None = None,
     agreement_ns: int = 0,
 ) -> SimulatedStep:
     """Run one step as `simulate_step` does, with the same arguments and the same result.
@@ -42,10 +43,11 @@ def simulate_compiled(
         return [duration(stage, Task(kinds[kind], m, chunk)) for m in range(schedule.microbatches)]
 
     durations = [[[of_lane(stage, kind, chunk) for chunk in chunks] for kind in range(len(kinds))] for stage in stages]
+    most = max(buckets or (0,))
     bucket_durations = [
-        [[duration(stage, Task(kind, bucket)) for bucket in range(max(buckets or (0,)))] for kind in BUCKET_KINDS]
-        for stage in stages
+        [[duration(stage, Task(kind, bucket)) for bucket in range(most)] for kind in BUCKET_KINDS] for stage in stages
     ]
+    before = [[*gathered[stage], *[0] * (most - len(gathered[stage]))] for stage in stages] if gathered else None
     owner = getattr(arrival, "__self__", None)
     network = owner if isinstance(owner, Network) and arrival == owner.arrival else Network(Link())
     result = compiled.run(
@@ -59,6 +61,7 @@ def simulate_compiled(
         buckets=buckets,
         bucket_durations=np.array(bucket_durations, dtype=np.int64),
         replicated=replicated,
+        gathered=before,
         rows=True,
     )
     assert result.rows is not None and result.messages is not None and result.beside is not None
@@ -84,4 +87,7 @@ def simulate_compiled(
         messages=messages,
         peak_in_flight=result.peak_in_flight.tolist(),
         peak_stash=result.peak_stash.tolist(),
+        gathered=[
+            ends[:count] for ends, count in zip(result.gathered.tolist(), buckets or [0] * len(stages), strict=True)
+        ],
     )

@@ -108,6 +108,7 @@ def simulate_large_run(
             buckets=scenario.buckets,
             bucket_durations=_of_buckets(scenario.times, scenario.schedule.placement, number, most),
             replicated=scenario.replicated,
+            gathered=done[-1].gathered if done else None,
         )
         messages = scenario.messages
         if isinstance(messages, LinkMessages):

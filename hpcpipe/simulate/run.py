@@ -164,6 +164,7 @@ def simulate_run(
             begin=begin,
             buckets=scenario.buckets,
             replicated=scenario.replicated,
+            gathered=done[-1].gathered if done else None,
             agreement_ns=scenario.agreement_ns,
         )
         numbers.append(number)

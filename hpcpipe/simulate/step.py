@@ -41,7 +41,8 @@ class SimulatedStep:
     """What happened; lists but `messages` are by stage, peaks in chunk forwards, times in ns.
 
     A stage's `rows` cover its time from `begin` to the end of the step without a gap; `beside` holds the
-    reduce-scatters and all-gathers, which take no time of the stage. `end` is when a stage was done.
+    reduce-scatters and all-gathers, which take no time of the stage. `end` is when a stage was done, all-gathers apart:
+    they end at `gathered`, by bucket.
     """
 
     begin: list[int]
@@ -51,6 +52,7 @@ class SimulatedStep:
     messages: list[Message]
     peak_in_flight: list[int]
     peak_stash: list[int]
+    gathered: list[list[int]]
 
     @property
     def step_ns(self) -> int:
@@ -85,8 +87,9 @@ _BESIDE = (Kind.RS, Kind.AG)
 class _Stage:
     """One stage's plan, what it is doing, and what it did."""
 
-    def __init__(self, plan: StagePlan, begin: int) -> None:
+    def __init__(self, plan: StagePlan, begin: int, gathered: Sequence[int]) -> None:
         self.plan = plan
+        self.gathered = list(gathered)
         self.begin = begin
         self.end = begin
         self.rows: list[Row] = []
@@ -111,7 +114,10 @@ class _Stage:
         else:
             self.rows.append(Row(task, _CLASS[task.kind], start, end))
             self._idle = TimeClass.RUNTIME, end
-        self.end = end
+        if task.kind is Kind.AG:
+            self.gathered[task.microbatch] = end
+        else:
+            self.end = end
 
 
 def simulate_step(
@@ -122,6 +128,7 @@ def simulate_step(
     begin: Sequence[int] | None = None,
     buckets: Sequence[int] | None = None,
     replicated: bool = False,
+    gathered: Sequence[Sequence[int]] | None = None,
     agreement_ns: int = 0,
 ) -> SimulatedStep:
     """Run one step from an empty pipeline until every stage is done.
@@ -131,8 +138,10 @@ def simulate_step(
     begin
         When each stage can begin (ns), where it still works on the step before.
     buckets
-        How many fusion buckets each stage has; each is updated at the step's end, between a reduce-scatter and an
+        How many fusion buckets each stage has, spread over its chunks; each is updated, between a reduce-scatter and an
         all-gather where the stages are `replicated`. Their durations are asked of `duration` too.
+    gathered
+        When the all-gathers of the step before end (ns), by stage and bucket; forwards wait for theirs.
     agreement_ns
         What passes between the arrival of a message and the moment when the tensor-parallel ranks of a stage agree that
         its task can run; what follows on the same stage needs no agreement.
@@ -144,9 +153,14 @@ def simulate_step(
     """
     count = schedule.placement.stages
     begins = list(begin) if begin is not None else [0] * count
+    counts = list(buckets) if buckets is not None else [0] * count
+    before = gathered if gathered is not None else [[0] * each for each in counts]
+    late = [[b for b, time in enumerate(before[stage]) if time > begins[stage]] for stage in range(count)]
     stages = [
         _Stage(
-            schedule.stage_plan(stage, buckets=buckets[stage] if buckets else 0, replicated=replicated), begins[stage]
+            schedule.stage_plan(stage, buckets=counts[stage], replicated=replicated, gathering=late[stage]),
+            begins[stage],
+            before[stage],
         )
         for stage in range(count)
     ]
@@ -173,11 +187,15 @@ def simulate_step(
 
     for number in range(count):
         post(begins[number], number, None, _BEGINS)
+        for bucket in late[number]:
+            post(before[number][bucket], number, Task(Kind.AG, bucket), _ARRIVES)
     while events:
         now, _, number, task, started = heappop(events)
         stage = stages[number]
         if task is None:
             stage.plan.begin(now)
+        elif started < 0 and task.kind is Kind.AG:
+            stage.plan.gathered(task.microbatch, now)
         elif started < 0:
             stage.plan.deliver(task, now)
         else:
@@ -213,4 +231,5 @@ def _result(stages: list[_Stage], messages: list[Message]) -> SimulatedStep:
         messages=messages,
         peak_in_flight=[stage.plan.flight.peak_in_flight for stage in stages],
         peak_stash=[stage.plan.flight.peak_stash for stage in stages],
+        gathered=[stage.gathered for stage in stages],
     )

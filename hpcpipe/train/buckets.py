@@ -68,6 +68,8 @@ class FusionBuckets:
             for use, (chunk, index) in enumerate(tie.uses):
                 self._of_chunk[chunk].append((bucket, use, [index]))
             self._buckets.append(bucket)
+        self.chunks = [frozenset(chunk for chunk, _ in tie.uses) for tie in ties]
+        """The chunks whose parameters each bucket holds."""
         self.tied = tuple(index for index, bucket in enumerate(self._buckets) if ties[index].group is not None)
         """The buckets whose gradients are exchanged with other stages."""
         tied = {use for tie in ties for use in tie.uses}
@@ -77,6 +79,7 @@ class FusionBuckets:
                 bucket = Bucket([[p for _, p in members]], replicas=self._replicas, make_optimizer=make_optimizer)
                 self._of_chunk[chunk].append((bucket, 0, [index for index, _ in members]))
                 self._buckets.append(bucket)
+                self.chunks.append(frozenset({chunk}))
         self._parameters = parameters
         self._rate = rate
         self._started: list[Task] = []

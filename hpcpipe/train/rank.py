@@ -1,6 +1,6 @@
 """Everything one rank needs to train, built from the job and put together; released in the opposite order."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from hpcpipe.events import FLAG_REPLAYED, EventWriter
@@ -61,12 +61,13 @@ class Rank:
             flags=0 if replay is None else FLAG_REPLAYED,
         )
 
-    def _plan(self, step: int) -> StagePlan:
+    def _plan(self, step: int, gathering: Collection[int]) -> StagePlan:
         return self.source.schedule.stage_plan(
             self._place.stage,
-            buckets=len(self.buckets),
+            buckets=self.buckets.chunks,
             replicated=self._place.data > 1,
             tied=self.buckets.tied,
+            gathering=gathering,
             recorded=None if self._replay is None else self._replay.recording.order(step),
         )
 

@@ -3,7 +3,7 @@
 The trainer and the engine see no difference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,10 @@ class Buckets(EngineBuckets, Protocol):
     @property
     def square_norm(self) -> float:
         """The squared gradient norm of this rank's shards at their last update."""
+
+    @property
+    def chunks(self) -> Sequence[Collection[int]]:
+        """The chunks whose parameters each bucket holds."""
 
     @property
     def tied(self) -> tuple[int, ...]:

@@ -140,7 +140,7 @@ def _train(mesh, model, draw, loss, schedule, steps, seed, recorder):
         recorder=recorder or NoLog(),
         waiting=Waiting("sleep"),
         number=stage,
-        make_plan=lambda _step: schedule.stage_plan(stage, buckets=len(buckets)),
+        make_plan=lambda _step, gathering: schedule.stage_plan(stage, buckets=buckets.chunks, gathering=gathering),
     )
     losses = []
     for step in range(steps):

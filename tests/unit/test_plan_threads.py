@@ -164,16 +164,18 @@ def test_gradients_are_summed_in_one_order_whatever_the_timing(hint, dispatch):
                 assert weights == (list(range(9)) if schedule.split else [])
 
 
-def test_buckets_are_reduced_once_after_the_last_gradient():
+def test_buckets_are_reduced_once_after_the_last_gradient_that_they_hold():
     """Parameters were reduced once a micro-batch (deepspeedai/DeepSpeed#823)."""
     for hint in ("bf", "zb-h1", "interleaved"):
         schedule = schedule_of(hint, "ready", 3, 5)
+        chunks = schedule.placement.chunks
         run = VirtualPipeline.of(schedule, replicated=True, buckets=2).run()
         for order in run.order:
-            kinds = [task.kind for task in order]
-            last = max(i for i, kind in enumerate(kinds) if kind in (Kind.F, Kind.B, Kind.W))
-            assert kinds.count(Kind.RS) == 2
-            assert kinds.index(Kind.RS) > last
+            assert [task.kind for task in order].count(Kind.RS) == 2
+            for bucket in range(2):
+                held = range(chunks) if chunks == 1 else [chunks - 1 - bucket]  # the first bucket is the last chunk's
+                gradients = [i for i, task in enumerate(order) if task.kind in (Kind.B, Kind.W) and task.chunk in held]
+                assert order.index(Task(Kind.RS, bucket)) > max(gradients)
 
 
 def test_a_large_order_is_checked_without_looking_at_any_task_twice():

@@ -121,7 +121,8 @@ def settings_of_a_step(draw):
     link, seed, style = draw(LINKS), draw(st.integers(0, 2**64)), draw(st.sampled_from(list(DURATIONS)))
     begin = draw(st.none() | st.lists(st.integers(0, 500), min_size=9, max_size=9))
     buckets = draw(st.none() | st.lists(st.integers(0, 4), min_size=9, max_size=9))
-    return link, seed, style, begin, draw(st.sampled_from([0, 0, 1, 25])), buckets, draw(st.booleans())
+    gathered = buckets and draw(st.none() | st.lists(st.integers(0, 900), min_size=4, max_size=4))
+    return link, seed, style, begin, draw(st.sampled_from([0, 0, 1, 25])), buckets, draw(st.booleans()), gathered
 
 
 def _outcome(simulate, schedule, **more):
@@ -131,7 +132,9 @@ def _outcome(simulate, schedule, **more):
         return str(error)
 
 
-def _same_both_ways(schedule, link, seed, style, begin=None, agreement_ns=0, buckets=None, replicated=False):
+def _same_both_ways(
+    schedule, link, seed, style, begin=None, agreement_ns=0, buckets=None, replicated=False, gathered=None
+):
     def duration(stage, task):
         return DURATIONS[style](seed, stage, *task)
 
@@ -146,6 +149,8 @@ def _same_both_ways(schedule, link, seed, style, begin=None, agreement_ns=0, buc
             agreement_ns=agreement_ns,
             buckets=buckets and buckets[:stages],
             replicated=replicated,
+            gathered=gathered
+            and [[time + stage for time in gathered[:count]] for stage, count in enumerate(buckets[:stages])],
         )
         for simulate in (simulate_step, simulate_compiled)
     )

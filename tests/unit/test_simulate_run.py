@@ -90,14 +90,17 @@ def test_the_classes_of_a_run_sum_to_its_wall_time_and_the_report_of_its_log_agr
 
 
 def test_reduce_scatter_update_and_all_gather_follow_each_other_by_bucket():
-    """One stage, one micro-batch, two buckets: both reduce-scatters at once, updates in turn, gathers beside them."""
+    """One stage, one micro-batch, two buckets: sums at once, updates in turn; the next step waits for the gathers."""
     reduce, update, gather = 500, 70, 500
     times = UsualTimes([FORWARD], [BACKWARD], [0], update=[2 * update], exchange=[2 * reduce], buckets=2)
     run = simulate_run(_scenario(1, 1, times=times, buckets=[2], replicated=True), range(2))
-    assert run.window_ns == [FORWARD + BACKWARD + reduce + 2 * update + gather] * 2
+    assert run.window_ns == [
+        FORWARD + BACKWARD + reduce + 2 * update,
+        gather + FORWARD + BACKWARD + reduce + 2 * update,
+    ]
     classes = run.classes(0)
     assert classes[TimeClass.UPDATE] == 2 * 2 * update
-    assert classes[TimeClass.EXPOSED_COMM] == 2 * (reduce + gather)
+    assert classes[TimeClass.EXPOSED_COMM] == reduce + gather + reduce
 
 
 def test_agreement_delays_what_messages_ready_and_nothing_else():
