@@ -24,6 +24,12 @@ def _sgd(rate):
     return lambda parameter, _decay: torch.optim.SGD([parameter], lr=rate)
 
 
+def _two_ranks(comm):
+    """Leave a test that trains on two ranks to the run that has no more."""
+    if comm.size > 2:
+        pytest.skip("two ranks show it")
+
+
 @pytest.fixture
 def alone():
     from mpi4py import MPI
@@ -75,6 +81,7 @@ def test_losses_in_16_bits_follow_those_in_fp32(comm, tmp_path, compute, toleran
 
 @pytest.mark.mpi(min_size=2)
 def test_in_bf16_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path):
+    _two_ranks(comm)
     more = ("job.steps=4", "batch.microbatches=8", "model.dropout=0.1", "optimizer.clip=0.5", BF16)
     bits = None
     runs = [("1f1b", "fixed"), ("bf", "ready"), ("1f1b", "ready"), ("zb-h1", "ready"), ("zbv", "ready")]
@@ -147,15 +154,10 @@ def test_states_of_all_replicas_cover_every_parameter_once_and_the_master_is_wha
 
 @pytest.mark.mpi(min_size=2)
 def test_gradients_that_travel_in_bf16_leave_all_replicas_the_same_bits_and_nearly_the_losses_of_fp32(comm, tmp_path):
+    _two_ranks(comm)
     common = ("parallel.data=2", "job.steps=6", "batch.microbatches=3")
     wide = train_on(comm, tmp_path, *_layout(1, "bf", "ready", *common))
-    seen = []
-
-    def watch(step, rank):
-        if step == 0:
-            seen.append(rank.buckets.num_bytes)
-
-    narrow = train_on(comm, tmp_path, *_layout(1, "bf", "ready", *common, 'precision.reduce="bf16"'), before_step=watch)
+    narrow = train_on(comm, tmp_path, *_layout(1, "bf", "ready", *common, 'precision.reduce="bf16"'))
     both = comm.allgather(None if narrow is None else [p.numpy().tobytes() for p in narrow[1]])
     assert both[0] == both[1]
     if comm.rank == 0:
@@ -165,6 +167,7 @@ def test_gradients_that_travel_in_bf16_leave_all_replicas_the_same_bits_and_near
 
 @pytest.mark.mpi(min_size=2)
 def test_what_replicas_exchange_has_the_bytes_of_its_type(comm, tmp_path):
+    _two_ranks(comm)
     sizes = {}
     for reduce, compute in [("fp32", "fp32"), ("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")]:
 
@@ -210,6 +213,7 @@ def _metrics(folder, number):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_overflow_in_fp16_is_left_out_on_all_ranks_until_the_scale_is_found(comm, tmp_path):
+    _two_ranks(comm)
     stages = 2
     scales, states = [], []
 

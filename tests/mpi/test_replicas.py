@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from layers import by_layer, disturb
+from layers import disturb
 from training import load, reference, train_on
 
 from hpcpipe.plan import Kind
@@ -14,8 +14,7 @@ def _settings(pipeline, replicas, *more):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize(("replicas", "optimizer"), [(2, "adam"), (2, "sgd"), (3, "adamw"), (4, "sgd")])
 def test_parameters_after_20_steps_are_those_of_one_process(comm, tmp_path, replicas, optimizer):
     if replicas > comm.size:
         pytest.skip(f"needs {replicas} ranks")
@@ -24,17 +23,17 @@ def test_parameters_after_20_steps_are_those_of_one_process(comm, tmp_path, repl
     settings = _settings(1, replicas, f'optimizer.name="{optimizer}"', *rule)
     expected = reference(load(tmp_path, *settings)) if comm.rank == 0 else None
     result = train_on(comm, tmp_path, *settings)
-    found = by_layer(comm, result, load(tmp_path, *settings)) if replicas == 1 else result and result[1]
     if comm.rank == 0:
         losses, net = expected
         assert result[0] == pytest.approx(losses, rel=1e-6)
-        for mine, theirs in zip(found, net.parameters(), strict=True):
+        for mine, theirs in zip(result[1], net.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("clip", ['"off"', "0.7"])
-@pytest.mark.parametrize(("pipeline", "replicas"), [(1, 2), (1, 3), (2, 2)])
+@pytest.mark.parametrize(
+    ("pipeline", "replicas", "clip"), [(1, 2, '"off"'), (1, 2, "0.7"), (1, 3, '"off"'), (2, 2, "0.7")]
+)
 def test_the_bits_are_the_same_on_every_run_and_whether_the_all_reduce_is_split_or_not(
     comm, tmp_path, pipeline, replicas, clip
 ):
