@@ -27,7 +27,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         loss = "" if emulated else f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in "
         console.print(f"{loss}{outcome.steps} {'emulated ' if emulated else ''}steps", highlight=False)
     if outcome.diverged:
-        console.print(f"{outcome.diverged}: stopped on all ranks", soft_wrap=True, highlight=False)
+        console.print(f"{outcome.diverged}: stopped on all ranks; try a smaller lr", soft_wrap=True, highlight=False)
     elif outcome.exit_code == ExitCode.DIVERGED:
         console.print(
             f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"

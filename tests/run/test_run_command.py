@@ -47,7 +47,8 @@ def test_metrics_have_one_line_a_step_and_a_falling_loss(finished):
     lines = (folder / "runs" / "quickstart" / "latest" / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines]
     assert [s["step"] for s in steps] == list(range(12))
-    assert set(steps[0]) == {"step", "loss", "grad_norm", "lr", "tokens", "step_ns", "hint", "k", "dispatch"}
+    keys = {"step", "loss", "grad_norm", "lr", "tokens", "step_ns", "hint", "k", "dispatch", "loss_scale", "skipped"}
+    assert set(steps[0]) == keys
     assert steps[-1]["loss"] < steps[0]["loss"] - 0.2
     assert steps[0]["tokens"] == 8 * 2 * 32
 
@@ -129,7 +130,8 @@ def test_quiet_prints_nothing(tmp_path):
 def test_a_loss_that_explodes_ends_with_exit_code_5_and_advice(tmp_path):
     process = hpcpipe("run", QUICKSTART, *small("optimizer.lr=1e30", "optimizer.warmup=0"), cwd=tmp_path)
     assert process.returncode == 5, process.stderr
-    assert "not a number" in process.stdout
+    assert "the gradient is not finite" in process.stdout
+    assert "try a smaller lr" in process.stdout
     assert "Traceback" not in process.stderr
 
 
