@@ -176,6 +176,10 @@ class Engine:
         self._end_wait()
         return StepTimes(begin, now())
 
+    def note_progress(self) -> None:
+        """Note that the rank does something between two steps."""
+        self.progress += 1
+
     def view(self) -> View:
         """Return what goes on, for another thread; it may change while it is looked at."""
         current = self._current

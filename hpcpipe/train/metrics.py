@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class StepMetrics(NamedTuple):
-    """What is known of a step on all ranks. `loss` is the mean over the global batch's tokens, whatever the layout."""
+    """What is known of a step on all ranks. `loss` is the mean over the global batch's tokens, whatever the layout.
+
+    `eval_loss` is the mean over what is held out, with the parameters as the step has left them; None at most steps.
+    """
 
     step: int
     loss: float
@@ -18,6 +21,7 @@ class StepMetrics(NamedTuple):
     hint: str
     k: int
     dispatch: str
+    eval_loss: float | None = None
 
 
 class MetricsFile:
@@ -28,7 +32,10 @@ class MetricsFile:
 
     def write(self, metrics: StepMetrics) -> None:
         """Append one step."""
-        self._file.write(json.dumps({key: _number(value) for key, value in metrics._asdict().items()}) + "\n")
+        known = {key: _number(value) for key, value in metrics._asdict().items()}
+        if metrics.eval_loss is None:
+            del known["eval_loss"]
+        self._file.write(json.dumps(known) + "\n")
 
     def close(self) -> None:
         """Close the file."""

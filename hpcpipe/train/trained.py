@@ -16,6 +16,7 @@ from hpcpipe.runtime.stage import Chunk, Stage
 from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
+from hpcpipe.train.evaluate import evaluator_of
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import model_of
 from hpcpipe.train.optimizer import make_optimizer
@@ -28,6 +29,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
     """Build the parts of this rank."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
     built = [build(layout.layers, piece, seed=job.run.seed) for piece in layout.pieces[place.stage]]
+    model.release()
     if schedule.split:
         for modules in built:
             for module in modules:
@@ -62,15 +64,20 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 call=partial(run_layers, recompute=layout.recomputed(layout.pieces[place.stage][number])),
             )
         )
-    has_data = any(chunk.first or chunk.loss is not None for chunk in chunks)
+    has_loss = any(chunk.loss is not None for chunk in chunks)
+    has_data = has_loss or any(chunk.first for chunk in chunks)
+    batches = None
+    if has_data:  # only the loss counts targets
+        batches = batches_of(job, replica=place.replica, count=model.count if has_loss else None, total=model.total)
     return Work(
         stage=Stage(
             chunks,
-            batches=batches_of(job, replica=place.replica) if has_data else None,
+            batches=batches,
             recording=recording if schedule.split else None,
         ),
         buckets=buckets,
         mailbox=Mailbox(mesh, inlets=inlets(layout, place.stage), payload_bytes=layout.boundary_bytes, memory=device),
+        evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=device),
         modules=[module for modules in built for module in modules],
         accumulators=accumulators,
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hpcpipe.device.cpu import Cpu
     from hpcpipe.train.accumulate import Accumulator
+    from hpcpipe.train.evaluate import Evaluator
 
 
 class Stage(EngineStage, Protocol):
@@ -52,11 +53,15 @@ class Buckets(EngineBuckets, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The parts of one rank. `modules` and `accumulators` are those of its chunks, in order; none if emulated."""
+    """The parts of one rank. `modules` and `accumulators` are those of its chunks, in order; none if emulated.
+
+    `evaluate` goes through what is held out for evaluation, where something is (evaluate.py).
+    """
 
     stage: Stage
     buckets: Buckets
     mailbox: Mailbox
+    evaluate: "Evaluator | None" = None
     modules: "list[nn.Module]" = field(default_factory=list)
     accumulators: "list[Accumulator]" = field(default_factory=list)
 
