@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcpipe.data.order import Samples
+from hpcpipe.job.words import type_of
 
 
 class OwnSource:
@@ -25,7 +26,7 @@ class OwnSource:
         for method, what in (("__len__", "its length"), ("__getitem__", "a sample by its number")):
             if not hasattr(dataset, method):
                 raise TypeError(
-                    f"{name}: returned a {type(dataset).__name__}, which cannot be asked for {what}; return a data set "
+                    f"{name}: returned {type_of(dataset)}, which cannot be asked for {what}; return a data set "
                     "with __len__ and __getitem__(index) -> (input, target), as torch.utils.data.Dataset"
                 )
         self._name, self._dataset = name, dataset
@@ -51,9 +52,7 @@ class OwnSource:
             except Exception as error:
                 raise ValueError(f"{self._name}: sample {number} cannot be read: {_words(error)}") from error
             if not isinstance(sample, tuple | list) or len(sample) != 2:
-                raise ValueError(
-                    f"{self._name}: sample {number} is a {type(sample).__name__}, not a pair (input, target)"
-                )
+                raise ValueError(f"{self._name}: sample {number} is {type_of(sample)}, not a pair (input, target)")
             found.append(sample)
         try:
             batch = self._collate(found)
@@ -63,7 +62,7 @@ class OwnSource:
                 "a method collate(samples) -> (inputs, targets) where samples differ in size"
             ) from error
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ValueError(f"{self._name}: collate returned a {type(batch).__name__}, not a pair (inputs, targets)")
+            raise ValueError(f"{self._name}: collate returned {type_of(batch)}, not a pair (inputs, targets)")
         return batch[0], batch[1]
 
 

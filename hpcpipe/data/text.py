@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -93,9 +94,12 @@ def _write(target: Path, tokenizer: "Tokenizer", path: Path, dtype: np.dtype) ->
             os.fsync(file.fileno())
         partial.replace(target)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         with tempfile.TemporaryFile() as unnamed:
             _tokenize(tokenizer, path, dtype, unnamed)
+            if unnamed.tell() == 0:
+                raise ValueError(f"{path}: has no tokens") from None
             unnamed.flush()
             return np.memmap(unnamed, dtype=dtype, mode="r")
     except BaseException:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from hpcpipe.job.values import wrong
-from hpcpipe.job.words import show
+from hpcpipe.job.words import show, type_of
 
 OWN = "module:function"
 """Stands for all kinds that are a function of the user's own."""
@@ -105,7 +105,7 @@ def import_factory(table: str, kind: str, *, folder: Path) -> Callable[..., Any]
             )
         found = getattr(found, name)
     if not callable(found):
-        raise UserCodeError(f"{where}: {attributes} is a {type(found).__name__}, not a function")
+        raise UserCodeError(f"{where}: {attributes} is {type_of(found)}, not a function")
     function: Callable[..., Any] = found
     return function
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpcpipe.job.factory import explain
+from hpcpipe.job.words import type_of
 from hpcpipe.models.deferred import deferrable
 from hpcpipe.models.layer import Layer, build
 from hpcpipe.models.user import Chain, WrongModelError
@@ -109,7 +110,9 @@ def _call_all(layers: Sequence[Layer], modules: Sequence[nn.Module], value: Any)
             if _IN_PLACE in str(error):
                 raise WrongModelError(_changes_input(name)) from error
             shapes = ", ".join(f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for t in flat)
-            raise _LayerError(f"{name} fails when it is called with {shapes or value!r}: {explain(error)}") from error
+            raise _LayerError(
+                f"{name} fails when it is called with {shapes or repr(value)}: {explain(error)}"
+            ) from error
         if any(tensor._version != version for tensor, version in zip(flat, versions, strict=True)):
             raise WrongModelError(_changes_input(name))
         outputs = _tensors(value, f"the output of {name}")
@@ -136,13 +139,13 @@ def _refuse(layers: Sequence[Layer], modules: Sequence[nn.Module]) -> None:
             running = isinstance(module, _NormBase) and module.track_running_stats
             if module.training and (isinstance(module, _BatchNorm) or running):
                 raise WrongModelError(
-                    f"{name} is a {type(module).__name__}: its statistics would be those of a micro-batch, not of the "
+                    f"{name} is {type_of(module)}: its statistics would be those of a micro-batch, not of the "
                     "batch, so the result would depend on microbatch_size and the running ones on the layout; use "
                     "GroupNorm or LayerNorm, or freeze it (call .eval() on it before it is returned)"
                 )
             if any(nn.parameter.is_lazy(parameter) for parameter in module._parameters.values()):
                 raise WrongModelError(
-                    f"{name} is a {type(module).__name__}, whose parameters get their size from the first input, but "
+                    f"{name} is {type_of(module)}, whose parameters get their size from the first input, but "
                     "stages never see the first input; give the size"
                 )
 
@@ -166,7 +169,7 @@ def check_loss(loss: Any) -> None:
         It is none.
     """
     if not isinstance(loss, torch.Tensor):
-        raise WrongModelError(f"the loss returned a {type(loss).__name__}; it must return a tensor with one number")
+        raise WrongModelError(f"the loss returned {type_of(loss)}; it must return a tensor with one number")
     if loss.dim() != 0:
         raise WrongModelError(
             f"the loss returned a tensor of shape {tuple(loss.shape)}; it must return one number: its mean over the "
@@ -192,7 +195,7 @@ def _tensors(value: Any, where: str) -> list[torch.Tensor]:
         return [t for i, each in enumerate(value) for t in _tensors(each, f"{where}[{i}]")]
     if type(value) is dict and all(type(key) is str for key in value):
         return [t for key, each in value.items() for t in _tensors(each, f"{where}[{key!r}]")]
-    what = "a dict with keys that are no strings" if type(value) is dict else f"a {type(value).__name__}"
+    what = "a dict with keys that are no strings" if type(value) is dict else f"{type_of(value)}"
     raise WrongModelError(
         f"{where} is {what}; between layers go tensors, and plain tuples, lists and dicts (by names) of tensors and of "
         "plain values"

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hpcpipe.job.factory import UserCodeError
+from hpcpipe.job.words import type_of
 from hpcpipe.models.layer import Layer
 from hpcpipe.plan import derive_seed
 
@@ -68,16 +69,17 @@ def sort_out(returned: Any) -> Given:
         _every_parameter_is_in_a_layer(model, names, modules)
         return Given(names, None, modules, loss, count)
     if not isinstance(model, list | tuple):
-        raise WrongModelError(f"returned a {type(model).__name__} as the layers; {RETURNS}")
+        raise WrongModelError(f"returned {type_of(model)} as the layers; {RETURNS}")
     if not model:
         raise WrongModelError(f"returned no layers; {RETURNS}")
     names = tuple(f"layer.{index}" for index in range(len(model)))
     if all(isinstance(each, nn.Module) for each in model):
         return Given(names, None, tuple(model), loss, count)
+    strange = [not callable(each) for each in model]
     for index, each in enumerate(model):
-        if isinstance(each, nn.Module) or not callable(each):
+        if strange[index] if any(strange) else isinstance(each, nn.Module):
             raise WrongModelError(
-                f"returned a {type(each).__name__} as layer {index}; a list holds either modules or functions that "
+                f"returned {type_of(each)} as layer {index}; a list holds either modules or functions that "
                 "build one module each (functools.partial(Block, 64), lambda: Block(64))"
             )
     return Given(names, tuple(model), (), loss, count)
@@ -88,7 +90,7 @@ def _with_loss(returned: Any) -> tuple[Any, Loss, Callable[[Any], float] | None]
     if isinstance(returned, nn.Module) and callable(own_loss):
         return returned, own_loss, None
     if not isinstance(returned, tuple) or len(returned) != 2:
-        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"{type_of(returned)}"
         missing = "no loss" if isinstance(returned, nn.Module | list) else what
         raise WrongModelError(f"returned {missing}; {RETURNS}")
     model, loss = returned
@@ -107,7 +109,7 @@ def _layers_of(model: nn.Module) -> tuple[tuple[str, ...], tuple[nn.Module, ...]
     if listed is None:
         if not isinstance(model, nn.Sequential):
             raise WrongModelError(
-                f"returned a {type(model).__name__}, which does not say where it can be cut; give it pipeline_layers, "
+                f"returned {type_of(model)}, which does not say where it can be cut; give it pipeline_layers, "
                 "a list of the names of its layers in the order in which they are called, each with what the one "
                 "before returned, such as ['embed', 'blocks', 'head'], or a method that returns one"
             )
@@ -127,7 +129,7 @@ def _layers_of(model: nn.Module) -> tuple[tuple[str, ...], tuple[nn.Module, ...]
                     f"pipeline_layers names {entry!r}, which the {type(model).__name__} does not have; it has {known}"
                 ) from None
         if not isinstance(module, nn.Module):
-            raise WrongModelError(f"pipeline_layers holds a {type(module).__name__}, neither a name nor a module")
+            raise WrongModelError(f"pipeline_layers holds {type_of(module)}, neither a name nor a module")
         parts = list(module) if isinstance(module, nn.ModuleList) else [module]
         found += [(paths.get(id(part), "") or f"layer.{len(found) + i}", part) for i, part in enumerate(parts)]
     if not found:
@@ -271,7 +273,7 @@ def _checked(name: str, build: Builder) -> Builder:
     def checked() -> nn.Module:
         module = build()
         if not isinstance(module, nn.Module):
-            raise WrongModelError(f"the function that builds {name} returned a {type(module).__name__}, not a module")
+            raise WrongModelError(f"the function that builds {name} returned {type_of(module)}, not a module")
         return module
 
     return checked

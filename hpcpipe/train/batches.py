@@ -4,7 +4,7 @@ Nothing is read and torch is not needed until micro-batches are asked for. What 
 the step: there is no other state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
@@ -59,7 +59,7 @@ def evaluation_of(job: Job, *, replica: int, count: "Count") -> "Evaluation":
     source, trained, held = _sources(job)
     first = trained
     if isinstance(data, DataFile) and data.eval_path:
-        source, first = _MAKERS[type(data)](job, data.resolve(data.eval_path)), 0
+        source, first = _OPENERS[type(data)](job, data.resolve(data.eval_path)), 0
         held = len(source)
     wanted = min(held, data.eval_samples or held)
     size = data.eval_microbatch_size or job.batch.microbatch_size
@@ -118,37 +118,6 @@ def samples_per_step(job: Job) -> int:
     return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data
 
 
-def data_state(job: Job) -> dict[str, Any]:
-    """Return what, with the step, decides which samples come next: what a checkpoint keeps of the data.
-
-    Another layout with the same global batch has the same state.
-    """
-    keys = ("kind", "path", "seq_len", "tokenizer", "dtype", "dataset", "end_of_document", "options", "seed")
-    found = {key: getattr(job.data, key) for key in (*keys, "eval_fraction") if hasattr(job.data, key)}
-    return {"samples_per_step": samples_per_step(job), **found}
-
-
-def explain_other_data(saved: Mapping[str, Any], job: Job) -> str:
-    """Return why a run cannot go on at the sample where another stopped, or nothing.
-
-    Files may have been moved: paths are not compared. The number of samples a step must be the same, because the
-    position in the data is the number of steps times it.
-    """
-    mine = data_state(job)
-    if (theirs := saved.get("samples_per_step")) != mine["samples_per_step"]:
-        return (
-            f"the run that is resumed took {theirs} samples a step, this job takes {mine['samples_per_step']} "
-            "(microbatches x microbatch_size x data), so its next sample is not known; choose sizes with the same "
-            "product"
-        )
-    keys = sorted((saved.keys() | mine.keys()) - {"samples_per_step", "path", "tokenizer", "dtype", "dataset"})
-    other = [key for key in keys if saved.get(key) != mine.get(key)]
-    if not other:
-        return ""
-    words = ", ".join(f"[data] {key} was {saved.get(key)!r} and is {mine.get(key)!r}" for key in other)
-    return f"the run that is resumed drew its samples otherwise: {words}; resume with the same, or start anew"
-
-
 def _text(job: Job, path: "Path") -> "Source":
     from hpcpipe.data import Windows, open_text
 
@@ -167,7 +136,7 @@ def _tokens(job: Job, path: "Path") -> "Source":
     return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
 
 
-_MAKERS: dict[type, Callable[[Job, "Path"], "Source"]] = {Text: _text, Tokens: _tokens}
+_OPENERS: dict[type, Callable[[Job, "Path"], "Source"]] = {Text: _text, Tokens: _tokens}
 
 
 def _sources(job: Job) -> tuple["Source", int, int]:
@@ -186,7 +155,7 @@ def _sources(job: Job) -> tuple["Source", int, int]:
             raise UserCodeError(str(error)) from None
     else:
         assert isinstance(data, DataFile)
-        source = _MAKERS[type(data)](job, data.resolved_path)
+        source = _OPENERS[type(data)](job, data.resolved_path)
     assert isinstance(data, Samples)
     held = held_out(len(source), data.eval_fraction)
     return source, len(source) - held, held
