@@ -49,7 +49,7 @@ MISTAKES = {
     "mixed": "returned a Linear as layer 0; a list holds either modules or functions",
     "empty": "returned no layers",
     "builds_no_module": "the function that builds layer.1 returned a Tensor, not a module",
-    "without_a_cut": "returned a Uncut, which does not say where it can be cut; give it pipeline_layers",
+    "without_a_cut": "returned an Uncut, which does not say where it can be cut; give it pipeline_layers",
     "wrong_name": "pipeline_layers names 'block', which the Misspelt does not have; it has enter, blocks, leave",
     "lost_parameters": "the parameters blocks.0.norm.weight, blocks.0.norm.bias",
     "no_tensor": "the output of layer layer.1 (Text)[2] is an object",
