@@ -56,7 +56,7 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {error}", file=sys.stderr)
             return ExitCode.INPUT
-        problems = [problem for problem in world.collect(_wrong_with_own_code(job)) if problem]
+        problems = [problem for problem in world.collect(_wrong_inside(job, world.rank)) if problem]
         if problems:
             if world.rank == 0:
                 print(f"hpcpipe: {problems[0]}", file=sys.stderr)
@@ -81,13 +81,13 @@ def _train(
     return outcome.exit_code
 
 
-def _wrong_with_own_code(job: "Job") -> str:
-    """Return what is wrong with a model or data of the user's own on this rank."""
-    if ":" not in job.model.kind + job.data.kind:
+def _wrong_inside(job: "Job", rank: int) -> str:
+    """Return what is wrong with the data, or with a model of the user's own, as far as only a look inside can tell."""
+    if job.device.kind == "emulated":
         return ""
     from hpcpipe.train.own_model import problem_with
 
-    return problem_with(job)
+    return problem_with(job, opens_texts=rank == 0)
 
 
 def _if_mpi_dies(given: environment.World) -> str:

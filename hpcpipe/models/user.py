@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,14 @@ from hpcpipe.plan import derive_seed
 
 Loss = Callable[[Any, Any], torch.Tensor]
 Builder = Callable[[], nn.Module]
+
+
+class Release(Protocol):
+    """Lets go of what a rank has not built."""
+
+    def __call__(self, *, keep_loss: bool) -> None:
+        """Let go, of the loss too unless it is to be called here."""
+
 
 RETURNS = (
     "return (layers, loss): layers a list of modules or of functions that build one each, an nn.Sequential, or a "
@@ -202,9 +210,11 @@ class Whole:
         assert count is not None
         return count(targets)
 
-    def release(self) -> None:
-        """Let go of the layers that nobody took."""
+    def release(self, *, keep_loss: bool) -> None:
+        """Let go of the layers that nobody took; a loss that is a method of the model keeps all of it alive."""
         self._made.clear()
+        if not keep_loss:
+            self._real = None
 
     def _with_values(self) -> Given:
         if self._real is None:
@@ -239,7 +249,7 @@ class Chain:
     loss: Loss
     count: Callable[[Any], float] | None
     on_meta: Given
-    release: Callable[[], None]
+    release: Release
 
 
 def chain_of(make: Callable[[], Any], *, seed: int) -> Chain:
@@ -259,7 +269,7 @@ def chain_of(make: Callable[[], Any], *, seed: int) -> Chain:
             Layer(name, _checked(name, build), cost=1.0, block=True)
             for name, build in zip(real.names, real.builders, strict=True)
         ]
-        return Chain(tuple(layers), real.loss, real.count, given, lambda: None)
+        return Chain(tuple(layers), real.loss, real.count, given, _nothing_to_release)
     ties = ties_between(given.modules)
     taken = [
         Layer(name, partial(whole.take, index), cost=1.0, block=True, ties=ties[index])
@@ -267,6 +277,10 @@ def chain_of(make: Callable[[], Any], *, seed: int) -> Chain:
     ]
     count = None if given.count is None else whole.count
     return Chain(tuple(taken), whole.loss, count, given, whole.release)
+
+
+def _nothing_to_release(*, keep_loss: bool) -> None:
+    del keep_loss
 
 
 def _checked(name: str, build: Builder) -> Builder:

@@ -67,6 +67,20 @@ def evaluation_of(job: Job, *, replica: int, count: "Count") -> "Evaluation":
     return Evaluation(source, deal, count=count)
 
 
+def open_data(job: Job) -> None:
+    """Open the files of a job's data, to find what is wrong with them before anything is built.
+
+    Raises
+    ------
+    OSError, ValueError
+        The data cannot be read or are too few.
+    """
+    if isinstance(job.data, DataFile):
+        _sources(job)
+        if job.data.eval_path:
+            _OPENERS[type(job.data)](job, job.data.resolve(job.data.eval_path))
+
+
 def evaluates_after(job: Job, step: int) -> bool:
     """Return whether the held-out samples are gone through when a step is done."""
     data = job.data

@@ -12,6 +12,7 @@ import torch
 from hpcpipe.job import Job
 from hpcpipe.job.models import Gpt, OwnModel
 from hpcpipe.models import Layer, gpt_layers
+from hpcpipe.models.user import Release
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.losses import next_token_of
 
@@ -38,7 +39,7 @@ class Model:
     notices
         What the user should know, each a sentence.
     release
-        Lets go of what this rank has not built; to be called when its layers are built.
+        Lets go of what this rank has not built; to be called when its layers are built. None where all is built singly.
     """
 
     layers: Sequence[Layer]
@@ -49,7 +50,7 @@ class Model:
     count: Callable[[Any], float] | None = None
     total: float | None = None
     notices: Sequence[str] = ()
-    release: Callable[[], None] = lambda: None
+    release: Release | None = None
 
 
 def model_of(job: Job) -> Model:

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from hpcpipe.job import Job
-from hpcpipe.job.datasets import OwnData
+from hpcpipe.job.datasets import OwnData, Text
 from hpcpipe.job.factory import UserCodeError, call_factory, explain
 from hpcpipe.job.models import OwnModel
 from hpcpipe.job.rules import count as counted
 from hpcpipe.job.words import show
 from hpcpipe.models.probe import check_loss, look_through
 from hpcpipe.models.user import WrongModelError, chain_of
-from hpcpipe.train.batches import first_batch, samples_per_step, tokens_of_a_microbatch
+from hpcpipe.train.batches import first_batch, open_data, samples_per_step, tokens_of_a_microbatch
 from hpcpipe.train.losses import Loss, count_samples, share_of_mean, share_of_sum
 from hpcpipe.train.model import Model
 
@@ -39,15 +39,22 @@ def own_model(job: Job) -> Model:
     return _MADE[digest]
 
 
-def problem_with(job: Job) -> str:
-    """Return what is wrong with the user's own model or data, or nothing; neither is looked at where there is none."""
+def problem_with(job: Job, *, opens_texts: bool = True) -> str:
+    """Return what is wrong with the data files or with the user's own model or data, or nothing.
+
+    Without `opens_texts` a text that may have to be tokenized is left alone: one rank does it for the others.
+    """
     try:
+        if opens_texts or not isinstance(job.data, Text):
+            open_data(job)
         if isinstance(job.model, OwnModel):
             own_model(job)
         elif isinstance(job.data, OwnData):
             _first_batch(job)
     except UserCodeError as error:
         return str(error)
+    except (OSError, ValueError) as error:
+        return f"the data cannot be used: {error}"
     return ""
 
 

@@ -29,7 +29,9 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
     """Build the parts of this rank."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
     built = [build(layout.layers, piece, seed=job.run.seed) for piece in layout.pieces[place.stage]]
-    model.release()
+    if model.release is not None:
+        last = schedule.placement.owner(schedule.placement.virtual_stages - 1)[0]
+        model.release(keep_loss=place.stage == last)
     if schedule.split:
         for modules in built:
             for module in modules:

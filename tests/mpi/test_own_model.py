@@ -85,7 +85,7 @@ def _reference(job, data, loss, *, held_out=0):
     """Train the layers on whole batches with torch alone; return the losses and those over what is held out."""
     model = own_model(job)
     layers = build(model.layers, range(len(model.layers)), seed=job.run.seed)
-    model.release()
+    model.release(keep_loss=False)
     if any(layer.ties for layer in model.layers):
         layers[-1].weight = layers[0].weight
     net = torch.nn.Sequential(*layers)

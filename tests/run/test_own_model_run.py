@@ -53,6 +53,16 @@ def test_a_mistake_in_a_model_is_told_once_and_in_one_line_before_anything_start
     assert not list(tmp_path.rglob("metrics.jsonl"))
 
 
+def test_a_token_file_that_cannot_be_used_is_told_before_anything_starts(tmp_path):
+    (tmp_path / "ids.bin").write_bytes(bytes(4001))
+    job = (JOBS / "quickstart.toml").read_text().replace('kind = "text"', 'kind = "tokens"')
+    (tmp_path / "job.toml").write_text(job.replace("package:pydoc_data/topics.py", "ids.bin"))
+    process = hpcpipe("run", "job.toml", "--set", "parallel.pipeline=2", cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "ids.bin: 4001 bytes are no whole number of uint16 ids; set [data] dtype to its type" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
 def test_a_check_of_the_job_file_imports_neither_the_module_nor_torch(tmp_path):
     job = _job(tmp_path, "lazily")
     (tmp_path / "own_models.py").write_text("raise RuntimeError('imported')\n")
