@@ -283,6 +283,7 @@ class _Loop:
         if evaluator is None or not evaluates_after(self._job, step):
             return 0.0, 0.0
         self._phase = "evaluation"
+        self.rank.engine.gather()
         return evaluator.evaluate(waiting=self._waiting, moved=self.rank.engine.note_progress)
 
     def _settle(self, times: list[StepTimes]) -> None:
