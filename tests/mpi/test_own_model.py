@@ -14,6 +14,7 @@ from training import rest
 from hpcpipe.data import Order
 from hpcpipe.job import load_job
 from hpcpipe.models import build
+from hpcpipe.plan import Kind
 from hpcpipe.runtime import World
 from hpcpipe.train import Origin, train
 from hpcpipe.train.own_model import own_model
@@ -59,7 +60,7 @@ def _load(folder, *overrides):
     return load_job(path, overrides)
 
 
-def _train(comm, folder, *overrides):
+def _train(comm, folder, *overrides, before_step=lambda _step, _rank: None):
     """Train on the first ranks; return the lines of metrics.jsonl on those, None on the others."""
     job = _load(folder, *overrides)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
@@ -69,7 +70,7 @@ def _train(comm, folder, *overrides):
         run_directory = Path(world.share(str(folder / f"run-{len(list(folder.iterdir()))}")))
         run_directory.mkdir(exist_ok=True)
         world.barrier()
-        outcome = train(job, world=world, run_directory=run_directory, origin=Origin())
+        outcome = train(job, world=world, run_directory=run_directory, origin=Origin(), before_step=before_step)
         assert outcome.exit_code == 0
         world.barrier()
         lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
@@ -177,6 +178,42 @@ def test_an_evaluation_changes_nothing_of_the_training(comm, tmp_path):
         assert [line["step"] for line in rarely if "eval_loss" in line] == [4]
         assert _values(often, "eval_loss")[-1:] == _values(rarely, "eval_loss")
         assert _values(again, "eval_loss") == pytest.approx(_values(often, "eval_loss"), rel=1e-6)
+
+
+class _LateGathers:
+    """A buckets' test that shows an all-gather only after many more looks."""
+
+    def __init__(self, test):
+        self._test, self._kept, self._looks = test, [], 0
+
+    def __call__(self):
+        done = self._test()
+        self._kept += [task for task in done if task.kind is Kind.AG]
+        self._looks += 1
+        shown, self._kept = (self._kept, []) if self._looks % 40 == 0 else ([], self._kept)
+        return [task for task in done if task.kind is not Kind.AG] + shown
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_evaluation_waits_until_all_parameters_are_those_of_its_step(comm, tmp_path):
+    if comm.size > 2:
+        pytest.skip("two replicas are enough")
+    under_way = []
+
+    def look(step, rank):
+        if step == 0:
+            rank.buckets.test = _LateGathers(rank.buckets.test)
+            evaluate = rank.evaluator.evaluate
+
+            def noting(**how):
+                under_way.append(list(rank.engine.view().collectives))
+                return evaluate(**how)
+
+            rank.evaluator.evaluate = noting
+
+    held = (f"data.eval_fraction={HELD_OUT / SAMPLES}", "data.eval_every=1")
+    _train(comm, tmp_path, "parallel.data=2", "batch.microbatches=3", *held, before_step=look)
+    assert under_way == [[]] * STEPS
 
 
 @pytest.mark.mpi(min_size=2)
