@@ -44,6 +44,8 @@ class Schedule:
         bucket_counts: NDArray[np.int64],
         replicated: bool,
         gathered: NDArray[np.int64],
+        phased: bool,
+        norm_ns: int,  # below 0: no norm
         keep_rows: bool,
     ) -> tuple[
         list[int],  # stages that are stuck

@@ -67,7 +67,9 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
     any_reserves = any_reserves || stage.reserves;
     stage.unfinished = chunks_;
     stage.pending = (schedule.split ? 3 : 2) * chunks_ * microbatches_;
-    if (buckets_.most > 0) stage.pending += static_cast<std::int32_t>(buckets_.counts[number] * (buckets_.replicated ? 3 : 1));
+    if (buckets_.most > 0) stage.updates_left = static_cast<std::int32_t>(buckets_.counts[number]);
+    stage.sums_left = buckets_.replicated ? stage.updates_left : 0;
+    stage.pending += stage.updates_left + 2 * stage.sums_left + (has_norm() ? 1 : 0);
     stage.turn = schedule.rule.first;
     stage.begin = stage.end = stage.idle_since = begin[number];
     if (keep_rows_) rows_[number].reserve(stage.pending + chunks_ * microbatches_);
@@ -88,7 +90,7 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
       if (there <= begin[stage]) continue;
       const Chunks chunks = chunks_of(stage, bucket);
       for (int chunk = chunks.first; chunk <= chunks.last; ++chunk) ++gathering_[chunk_index(stage, chunk)];
-      post(there, stage, kBesideFinishes - static_cast<Code>(buckets_.most * kBucketKinds) - bucket);
+      post(there, stage, kBesideFinishes - first_gathered() - bucket);
     }
   }
 }
@@ -100,18 +102,56 @@ Step::Chunks Step::chunks_of(int number, Code bucket) const {
           static_cast<int>(chunks_ - 1 - std::int64_t{bucket} * chunks_ / count)};
 }
 
-// Ready the buckets whose gradients are final with this chunk's.
+// Ready the buckets whose gradients are final with this chunk's; in phases, those of all chunks with the last.
 void Step::finish_gradient(int number, int chunk) {
   const std::int32_t* left = gradients_left_.data() + chunk_index(number, 0);
   if (--gradients_left_[chunk_index(number, chunk)] > 0) return;
   --stages_[number].unfinished;
   for (Code bucket = 0; buckets_.most > 0 && bucket < buckets_.counts[number]; ++bucket) {
     const Chunks chunks = chunks_of(number, bucket);
-    const bool is_its = chunks.first <= chunk && chunk <= chunks.last;
-    if (is_its && std::none_of(left + chunks.first, left + chunks.last + 1, [](std::int32_t count) { return count > 0; })) {
-      add_bucket(number, bucket * kBucketKinds + (buckets_.replicated ? kReduceScatter : kUpdateBucket));
+    const auto is_left = [](std::int32_t count) { return count > 0; };
+    const bool is_final = buckets_.phased ? stages_[number].unfinished == 0
+                                          : chunks.first <= chunk && chunk <= chunks.last &&
+                                                std::none_of(left + chunks.first, left + chunks.last + 1, is_left);
+    if (is_final && buckets_.replicated) {
+      add_bucket(number, bucket * kBucketKinds + kReduceScatter);
+    } else if (is_final && !has_norm() && !buckets_.phased) {
+      add_bucket(number, bucket * kBucketKinds + kUpdateBucket);
     }
   }
+  finish_sums(number);
+}
+
+// Ready what waits for all gradients of the stage, if these are final and reduced.
+void Step::finish_sums(int number) {
+  Stage& stage = stages_[number];
+  if (stage.sums_left > 0 || stage.unfinished > 0) return;
+  if (has_norm()) {
+    stage.norm_ready = true;
+    ++stage.ready;
+  } else if (buckets_.phased) {
+    add_buckets(number, kUpdateBucket);
+  }
+}
+
+// The stages meet: it takes its time from the moment when the last has come.
+void Step::start_norm(int number) {
+  Stage& stage = stages_[number];
+  stage.norm_ready = false;
+  --stage.ready;
+  stage.norm_started = now_;
+  if (++norms_started_ < schedule_.shape.stages) return;
+  for (int other = 0; other < schedule_.shape.stages; ++other) {
+    post(now_ + buckets_.norm_ns, other, kBesideFinishes - norm_task());
+  }
+}
+
+void Step::finish_norm(int number) {
+  Stage& stage = stages_[number];
+  --stage.pending;
+  stage.end = now_;
+  if (keep_rows_) beside_[number].push_back({stage.norm_started, now_, kNormRow, kExposedComm});
+  add_buckets(number, kUpdateBucket);
 }
 
 // An all-gather of the step before is done: the forwards that waited for it may run, if for no other.
@@ -127,6 +167,12 @@ void Step::add_bucket(int number, Code task) {
   ++stages_[number].buckets_ready;
 }
 
+void Step::add_buckets(int number, BucketKind kind) {
+  for (Code bucket = 0; buckets_.most > 0 && bucket < buckets_.counts[number]; ++bucket) {
+    add_bucket(number, bucket * kBucketKinds + kind);
+  }
+}
+
 Code Step::best_bucket(int number, BucketKind kind) const {
   for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
     const Code task = bucket * kBucketKinds + kind;
@@ -136,13 +182,14 @@ Code Step::best_bucket(int number, BucketKind kind) const {
 }
 
 void Step::start_bucket(int number, Code task) {
+  if (task == norm_task()) return start_norm(number);
   Stage& stage = stages_[number];
   const int kind = task % kBucketKinds;
   const std::size_t index = bucket_index(number, task);
   bucket_ready_[index] = 0;
   --stage.ready;
   --stage.buckets_ready;
-  if (kind == kAllGather) --stage.pending;
+  if (kind == kAllGather && !buckets_.phased) --stage.pending;
   bucket_started_[index] = now_;
   const std::size_t lane = static_cast<std::size_t>(number) * kBucketKinds + kind;
   const std::int64_t end = now_ + buckets_.durations[lane * buckets_.most + task / kBucketKinds];
@@ -157,12 +204,22 @@ void Step::start_bucket(int number, Code task) {
 
 void Step::finish_bucket(int number, Code task) {
   const int kind = task % kBucketKinds;
+  Stage& stage = stages_[number];
   if (kind == kAllGather) {
+    if (buckets_.phased) --stage.pending;
     gathered_[number * buckets_.most + task / kBucketKinds] = now_;
     return;
   }
-  --stages_[number].pending;
-  if (kind == kReduceScatter || (kind == kUpdateBucket && buckets_.replicated)) add_bucket(number, task + 1);
+  --stage.pending;
+  if (kind == kReduceScatter) {
+    --stage.sums_left;
+    if (!has_norm() && !buckets_.phased) add_bucket(number, task + 1);
+    finish_sums(number);
+  } else if (--stage.updates_left == 0 && buckets_.phased && buckets_.replicated) {
+    add_buckets(number, kAllGather);
+  } else if (buckets_.replicated && !buckets_.phased) {
+    add_bucket(number, task + 1);
+  }
 }
 
 void Step::close() {

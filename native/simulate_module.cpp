@@ -114,10 +114,15 @@ nb::object rows_of(int stages, Rows rows) {
 // The counts of buckets, [stage][RS, UPDATE, AG][bucket] and [stage][bucket], which must have the room.
 Buckets as_buckets(const nb::ndarray<const std::int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& durations,
                    const Flat<std::int64_t>& counts, bool replicated,
-                   const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered,
-                   std::size_t stages) {
-  Buckets buckets{std::vector<std::int64_t>(counts.data(), counts.data() + counts.size()), replicated, durations.data(),
-                  static_cast<std::int64_t>(durations.shape(2)), gathered.data()};
+                   const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered, bool phased,
+                   std::int64_t norm_ns, std::size_t stages) {
+  Buckets buckets{std::vector<std::int64_t>(counts.data(), counts.data() + counts.size()),
+                  replicated,
+                  phased,
+                  norm_ns,
+                  durations.data(),
+                  static_cast<std::int64_t>(durations.shape(2)),
+                  gathered.data()};
   bool fits = counts.size() == stages && durations.shape(0) == stages && durations.shape(1) == kBucketKinds &&
               gathered.shape(0) == stages && gathered.shape(1) == durations.shape(2) &&
               buckets.most < (std::int64_t{1} << 20);
@@ -137,7 +142,8 @@ nb::tuple run(const Schedule& schedule, const In<std::int64_t>& caps, const In<s
               const Flat<std::int64_t>& begin, const Link& link, nb::object arrival, std::int64_t agreement_ns,
               const nb::ndarray<const std::int64_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& bucket_durations,
               const Flat<std::int64_t>& bucket_counts, bool replicated,
-              const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered, bool keep_rows) {
+              const nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& gathered, bool phased,
+              std::int64_t norm_ns, bool keep_rows) {
   const Shape& shape = schedule.shape;
   const auto stages = static_cast<std::size_t>(shape.stages);
   check_shape(caps, "caps", {stages, 2 + 2 * static_cast<std::size_t>(shape.chunks)});
@@ -158,7 +164,7 @@ nb::tuple run(const Schedule& schedule, const In<std::int64_t>& caps, const In<s
       return nb::cast<std::int64_t>(arrival(source, target, code, now));
     };
   }
-  Buckets buckets = as_buckets(bucket_durations, bucket_counts, replicated, gathered, stages);
+  Buckets buckets = as_buckets(bucket_durations, bucket_counts, replicated, gathered, phased, norm_ns, stages);
   const Durations table{durations.data(), durations.stride(0), durations.stride(1), durations.stride(2), durations.stride(3)};
   std::unique_ptr<Step> step;
   {
@@ -279,5 +285,5 @@ NB_MODULE(_simulate, m) {
       .def("use_orders", &use_orders, nb::arg("orders"), nb::kw_only(), nb::arg("fixed"))
       .def("run", &run, nb::arg("caps"), nb::arg("durations"), nb::arg("begin"), nb::arg("link"), nb::arg("arrival").none(),
            nb::arg("agreement_ns"), nb::arg("bucket_durations"), nb::arg("bucket_counts"), nb::arg("replicated"),
-           nb::arg("gathered"), nb::arg("keep_rows"));
+           nb::arg("gathered"), nb::arg("phased"), nb::arg("norm_ns"), nb::arg("keep_rows"));
 }

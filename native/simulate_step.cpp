@@ -47,13 +47,18 @@ void Step::event(const Event& event) {
       for (std::int32_t m = 0; m < microbatches_; ++m) add(event.stage, schedule_.shape.lane(kForward, 0), m);
     }
   } else {
-    const Code task = kBesideFinishes - event.code, first_gathered = static_cast<Code>(buckets_.most * kBucketKinds);
-    if (task >= first_gathered) {
-      gathered_before(event.stage, task - first_gathered);
+    const Code task = kBesideFinishes - event.code;
+    if (task == norm_task()) {
+      finish_norm(event.stage);
       dispatch(event.stage);
       return;
     }
-    if (task % kBucketKinds != kAllGather) stage.end = now_;
+    if (task >= first_gathered()) {
+      gathered_before(event.stage, task - first_gathered());
+      dispatch(event.stage);
+      return;
+    }
+    if (task % kBucketKinds != kAllGather || buckets_.phased) stage.end = now_;
     if (keep_rows_) {
       beside_[event.stage].push_back({bucket_started_[bucket_index(event.stage, task)], now_, codes_ + task, kExposedComm});
     }
@@ -180,6 +185,7 @@ Code Step::choose(int number) {
       if (const Code task = best_bucket(number, kind); task >= 0) return task;
     }
   }
+  if (stage.norm_ready) return codes_ + norm_task();
   if (schedule_.is_fixed && stage.next < schedule_.lengths[number]) {
     const Code code = schedule_.orders[number][stage.next];
     if (contains(number, code / microbatches_, code % microbatches_)) return code;

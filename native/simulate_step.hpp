@@ -78,12 +78,15 @@ enum BucketKind : int { kReduceScatter = 0, kUpdateBucket = 1, kAllGather = 2, k
 struct Buckets {
   std::vector<std::int64_t> counts;  // [stage]
   bool replicated = false;           // updates stand between a reduce-scatter and an all-gather
+  bool phased = false;               // all are reduced, then all updated, then all gathered, within the step
+  std::int64_t norm_ns = -1;  // what passes from the last stage's coming to the norm until all know it; below 0: no norm
   const std::int64_t* durations = nullptr;  // ns, [stage][bucket kind][bucket], the last axis as long as the largest count
   std::int64_t most = 0;                    // the largest count
   const std::int64_t* gathered = nullptr;   // ns, [stage][bucket]: when the all-gathers of the step before end
 };
 
-// A task that ran or, with `code` -1, a wait; ns.
+// A task that ran or, with `code` -1, a wait; the norm has kNormRow. ns.
+constexpr Code kNormRow = -2;
 struct Row {
   std::int64_t start;
   std::int64_t end;
@@ -132,6 +135,10 @@ class Step {
     std::int32_t pending = 0;
     std::int32_t unfinished = 0;  // chunks whose gradients are not final
     std::int32_t buckets_ready = 0;
+    std::int32_t sums_left = 0;  // reduce-scatters that are not done
+    std::int32_t updates_left = 0;
+    std::int64_t norm_started = 0;
+    bool norm_ready = false;
     std::int32_t ready = 0;
     std::int32_t next = 0;  // fixed: the place in the order
     std::uint8_t idle_cause = kWarmup;
@@ -144,7 +151,7 @@ class Step {
 
   static constexpr Code kFinishes = -1, kBegins = -2;  // stand in an event where a message has its task
   static constexpr Code kBesideFinishes = -3;          // and from here down, by code, reduce-scatters and all-gathers;
-                                                       // then, by bucket, all-gathers of the step before
+                                                       // then, by bucket, all-gathers of the step before; then the norm
 
   void event(const Event& event);
   void dispatch(int stage);
@@ -187,7 +194,14 @@ class Step {
   Chunks chunks_of(int stage, Code bucket) const;
   void finish_gradient(int stage, int chunk);
   void gathered_before(int stage, Code bucket);
+  bool has_norm() const { return buckets_.norm_ns >= 0; }
+  Code first_gathered() const { return static_cast<Code>(buckets_.most * kBucketKinds); }
+  Code norm_task() const { return first_gathered() + static_cast<Code>(buckets_.most); }
   void add_bucket(int stage, Code task);
+  void add_buckets(int stage, BucketKind kind);
+  void finish_sums(int stage);
+  void start_norm(int stage);
+  void finish_norm(int stage);
   Code best_bucket(int stage, BucketKind kind) const;
   void start_bucket(int stage, Code task);
   void finish_bucket(int stage, Code task);
@@ -238,6 +252,7 @@ class Step {
   std::vector<std::int64_t> gathered_;          // [stage][bucket]
   std::vector<std::uint8_t> bucket_ready_;      // [stage][task]
   std::vector<std::int64_t> bucket_started_;    // [stage][task]
+  int norms_started_ = 0;                       // stages that have come to the norm
 };
 
 }  // namespace hpcpipe::simulate

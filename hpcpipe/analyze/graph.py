@@ -126,14 +126,20 @@ def _source_chunks(placement: Placement, stage: int) -> Ints:
     return table
 
 
+_MEETINGS = (int(Kind.RS), int(Kind.AG), int(Kind.NORM))
+
+
 def _meetings(parts: tuple[RankPart, ...], windows: Windows, nodes: Nodes, bounds: Ints, index: TaskIndex) -> Meetings:
-    """Let UPDATE follow the reduce-scatters of its replicas, and the first task after an all-gather the all-gathers."""
+    """Let UPDATE follow the reduce-scatters of its replicas, and the first task after another collective that one.
+
+    In a norm all ranks meet, because they agree in it whether the step is finite.
+    """
     groups: dict[tuple[int, int], int] = {}
     columns: list[tuple[Ints, ...]] = []
     for i, part in enumerate(parts):
         rows, header = part.rows, part.log.header
         group = groups.setdefault((header.stage, header.coords[2]), len(groups))
-        collective = (rows.kind == Kind.RS) | (rows.kind == Kind.AG)
+        collective = np.isin(rows.kind, _MEETINGS)
         which = np.flatnonzero(collective & (rows.t_end >= windows.begin) & (rows.t_end <= windows.end))
         low, high = int(bounds[i, 0]), int(bounds[i, -1])
         starts, ends = nodes.t_start[low:high], nodes.t_end[low:high]
@@ -142,7 +148,7 @@ def _meetings(parts: tuple[RankPart, ...], windows: Windows, nodes: Nodes, bound
         after = low + np.searchsorted(starts, left, side="left")
         columns.append(
             (
-                np.full(len(which), group, dtype=np.int64), rows.kind[which].astype(np.int64),
+                np.where(rows.kind[which] == Kind.NORM, -1, group), rows.kind[which].astype(np.int64),
                 rows.step[which].astype(np.int64), rows.microbatch[which].astype(np.int64),
                 np.full(len(which), i, dtype=np.int64), came, left,
                 np.where(before >= low, before, -1), np.where(after < high, after, -1),

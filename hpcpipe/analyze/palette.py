@@ -37,6 +37,7 @@ TASKS = {
 COLLECTIVES = {
     Kind.RS: Look("reduce-scatter", VERMILION, edge=VERMILION, line=0.2, layer=4),
     Kind.AG: Look("all-gather", PURPLE, edge=PURPLE, line=0.2, layer=4),
+    Kind.NORM: Look("gradient norm", "#666666", edge="#666666", line=0.2, layer=4),
 }
 
 

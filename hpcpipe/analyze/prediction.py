@@ -87,7 +87,15 @@ def predict(
         A cap of the job cannot be met.
     """
     schedule = schedule_of(job, activation_bytes=costs.activation_bytes)
-    scenario = Scenario(schedule, costs.times, costs.messages, costs.buckets, job.parallel.data > 1)
+    scenario = Scenario(
+        schedule,
+        costs.times,
+        costs.messages,
+        costs.buckets,
+        job.parallel.data > 1,
+        phased=not job.comm.split_allreduce,
+        norm=job.has_norm,
+    )
     chunks, stages, numbers = job.chunks, range(job.parallel.pipeline), list(steps)
     tasks = len(numbers) * len(stages) * chunks * job.batch.microbatches * (3 if job.splits else 2)
     run: SimulatedRun | LargeRun

@@ -57,7 +57,15 @@ class Recording:
         The first step is left out: what the stages did before it is not known.
         """
         unsized = self.costs_for(self.job, (0.0,) * self.job.parallel.pipeline)
-        scenario = Scenario(schedule_of(self.job), unsized.times, self.messages, self.buckets, self.replicated)
+        scenario = Scenario(
+            schedule_of(self.job),
+            unsized.times,
+            self.messages,
+            self.buckets,
+            self.replicated,
+            phased=not self.job.comm.split_allreduce,
+            norm=self.job.has_norm,
+        )
         run = simulate_run(scenario, self.steps)
         lengths = zip(run.numbers[1:], run.window_ns[1:], strict=True)
         return [ns / self.step_ns[step] - 1.0 for step, ns in lengths if step in self.step_ns]
@@ -117,6 +125,7 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
         events = _without_repeats(rank.events, chosen)
         for place, spent, end in _spent(stage, events):
             times[place], ends[place] = spent, end
+    times |= _norms({stage: _without_repeats(rank.events, chosen) for stage, rank in ranks.items()})
     return Recording(
         job=job,
         steps=tuple(chosen),
@@ -166,6 +175,18 @@ def _spent(stage: int, events: Events) -> Iterator[tuple[Place, int, int]]:
                 yield Place(step, stage, Task(Kind(number), microbatch, chunk)), carried, end
                 carried = 0
         before = end
+
+
+def _norms(events: dict[int, Events]) -> dict[Place, int]:
+    """Return how long each step's norm took on a stage once the last stage had come to it."""
+    rows: list[tuple[int, int, int, int]] = []
+    for stage, all_kinds in events.items():
+        norms = all_kinds.take(all_kinds.kind == Kind.NORM)
+        rows += [(stage, *row) for row in zip(*_lists(norms, "step", "t_start", "t_end"), strict=True)]
+    last: dict[int, int] = {}
+    for _, step, start, _ in rows:
+        last[step] = max(start, last.get(step, start))
+    return {Place(step, stage, Task(Kind.NORM, 0)): max(0, end - last[step]) for stage, step, _, end in rows}
 
 
 class _Seen(NamedTuple):

@@ -18,7 +18,7 @@ from hpcpipe.plan import Kind, Task, TimeClass
 LONGEST = 10
 
 _STRUCTURE = (TimeClass.WARMUP, TimeClass.DRAIN)
-_COLLECTIVES = {Kind.RS: "reduce-scatter", Kind.AG: "all-gather"}
+_COLLECTIVES = {Kind.RS: "reduce-scatter", Kind.AG: "all-gather", Kind.NORM: "norm of the gradients"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ def _collective_until(rows: Rows, start: int, end: int) -> str:
     if not len(which):
         return ""
     row = int(which[np.argmax(rows.t_end[which])])
-    return f"{_COLLECTIVES[Kind(int(rows.kind[row]))]} of bucket {int(rows.microbatch[row])}"
+    kind = Kind(int(rows.kind[row]))
+    return _COLLECTIVES[kind] if kind is Kind.NORM else f"{_COLLECTIVES[kind]} of bucket {int(rows.microbatch[row])}"
 
 
 def _name(rows: Rows, row: int) -> str:

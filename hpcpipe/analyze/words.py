@@ -29,7 +29,7 @@ MEANING = {
     TimeClass.ORDER: "work was ready, the fixed order forbade it",
     TimeClass.CAP: "forwards were ready, the in-flight cap forbade them",
     TimeClass.AGREEMENT: "tensor-parallel peers had nothing ready in common",
-    TimeClass.EXPOSED_COMM: "gradients or parameters were still being reduced or gathered",
+    TimeClass.EXPOSED_COMM: "gradients, their norm or parameters were still being reduced or gathered",
     TimeClass.DATA: "loading the batch",
     TimeClass.CHECKPOINT: "saving",
     TimeClass.RUNTIME: "hpcpipe itself: polling, choosing, copying, logging",

@@ -32,6 +32,10 @@ class Lines:
         if metrics.step % self._job.run.log_every == 0 or metrics.step == steps - 1 or metrics.eval_loss is not None:
             print(f"step {metrics.step + 1:>{len(str(steps))}}/{steps}  {_words(metrics, self._unit)}", flush=True)
 
+    def note(self, sentence: str) -> None:
+        """Print it at once."""
+        print(sentence, flush=True)
+
     def close(self) -> None:
         """Leave what is printed."""
 
@@ -63,6 +67,10 @@ class Bar:
         """Move the bar."""
         if self._task is not None:
             self._progress.update(self._task, completed=metrics.step + 1, words=_words(metrics, self._unit))
+
+    def note(self, sentence: str) -> None:
+        """Print it above the bar."""
+        self._progress.console.print(sentence, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Stop the bar and give the cursor back."""

@@ -28,7 +28,9 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         console.print(f"{loss}{outcome.steps} {'emulated ' if emulated else ''}steps", highlight=False)
         if outcome.evaluations:
             console.print(_evaluations(outcome), highlight=False)
-    if outcome.exit_code == ExitCode.DIVERGED:
+    if outcome.diverged:
+        console.print(f"{outcome.diverged}: stopped on all ranks", soft_wrap=True, highlight=False)
+    elif outcome.exit_code == ExitCode.DIVERGED:
         console.print(
             f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"
         )

@@ -22,7 +22,8 @@ from hpcpipe.plan import Kind, Task
 from hpcpipe.plan.slots import Held, held_in, sources
 
 _BUCKET_KINDS = (Kind.RS, Kind.UPDATE, Kind.AG)
-_KINDS = (Kind.F, Kind.B, Kind.W, *_BUCKET_KINDS)
+_AFTER_GRADIENTS = (*_BUCKET_KINDS, Kind.NORM)
+_KINDS = (Kind.F, Kind.B, Kind.W, *_AFTER_GRADIENTS)
 _COLUMNS = ("step", "kind", "microbatch", "chunk", "t_start", "flags")
 _KIND, _MICROBATCH, _CHUNK = range(3)
 
@@ -101,6 +102,8 @@ def _settings(job: Job) -> Iterator[tuple[str, Any]]:
     for key, value in job.model.model_dump().items():  # the kind first: other kinds have other keys
         yield f"[model] {key}", value
     yield "[comm] bucket_mb", job.comm.bucket_mb
+    yield "[comm] split_allreduce", job.comm.split_allreduce
+    yield "a norm before the updates ([optimizer] clip, nonfinite)", job.has_norm
 
 
 def record(job: Job, log: RankLog) -> Recording:
@@ -135,6 +138,8 @@ def _wanted(job: Job, buckets: int, reduced: Set[int]) -> Iterator[Task]:
     for bucket in range(buckets):
         shared = job.parallel.data > 1 or bucket in reduced
         yield from (Task(kind, bucket) for kind in (_BUCKET_KINDS if shared else (Kind.UPDATE,)))
+    if job.has_norm:
+        yield Task(Kind.NORM, 0)
 
 
 def _codes(tasks: Rows) -> NDArray[np.int64]:
@@ -175,7 +180,7 @@ def held_of(job: Job, recording: Recording) -> tuple[Held, ...]:
     """Return what each chunk of the rank holds at most in the steps of the job."""
     most = [Held(0, 0)] * job.chunks
     for step in range(min(recording.steps, job.run.steps)):
-        order = (task for task in recording.order(step) if task.kind not in _BUCKET_KINDS)
+        order = (task for task in recording.order(step) if task.kind not in _AFTER_GRADIENTS)
         found = held_in(order, chunks=job.chunks, split=job.splits)
         most = [Held(*map(max, *pair)) for pair in zip(most, found, strict=True)]
     return tuple(most)

@@ -39,7 +39,9 @@ class Column:
 
 EVENTS = (
     Column("step", "<i4", "1", "training step, -1 where it does not apply"),
-    Column("microbatch", "<i4", "1", "micro-batch in admission order; the bucket of RS, UPDATE and AG; -1 if neither"),
+    Column(
+        "microbatch", "<i4", "1", "micro-batch in admission order; the bucket of RS, UPDATE, AG; 0 of NORM; else -1"
+    ),
     Column("kind", "|u1", "1", "what happened", KINDS),
     Column("chunk", "<i2", "1", "virtual stage on this rank"),
     Column("t_ready", "<i8", "ns", "when it could run; of a message: when it was enqueued, in the sender's clock"),

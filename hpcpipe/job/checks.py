@@ -4,6 +4,8 @@ One small function a rule; those of the schedule are in schedule_checks.py, thos
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
 
 from hpcpipe.job.datasets import DataFile
 from hpcpipe.job.faults import Problem
@@ -115,14 +117,53 @@ def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
 
 @CHECKS.needs("optimizer.name", "optimizer.betas", "optimizer.eps", "optimizer.momentum")
 def _every_setting_of_the_optimizer_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
-    used = {"adamw": ("betas", "eps"), "sgd": ("momentum",)}
-    name = job.optimizer.name
-    for other, keys in used.items():
-        for key in keys:
-            value = getattr(job.optimizer, key)
-            if other != name and value != Optimizer.model_fields[key].default:
-                yield Problem(
-                    ("optimizer", key),
-                    f"{key} = {show(value)} has no effect with name = {show(name)}",
-                    f"remove {key}, or set name = {show(other)}",
-                )
+    for key, other in (("betas", "adamw"), ("eps", "adamw"), ("momentum", "sgd")):
+        used_by = ("sgd",) if key == "momentum" else ("adamw", "adam")
+        if job.optimizer.name not in used_by:
+            yield from _without_effect(job, key, "name", other)
+
+
+@CHECKS.needs("optimizer.schedule", "optimizer.lr", "optimizer.min_lr")
+def _the_learning_rate_falls(job: Job, _: int | None) -> Iterator[Problem]:
+    settings = job.optimizer
+    if settings.schedule == "constant":
+        yield from _without_effect(job, "min_lr", "schedule", "cosine")
+    elif settings.min_lr > settings.lr:
+        yield Problem(
+            ("optimizer", "min_lr"),
+            f"min_lr = {show(settings.min_lr)} is above lr = {show(settings.lr)}, from which the rate falls to it",
+            f"set min_lr to at most {show(settings.lr)}",
+        )
+
+
+@CHECKS.needs("optimizer.clip", "optimizer.clip_scope")
+def _a_clip_scope_has_a_clip(job: Job, _: int | None) -> Iterator[Problem]:
+    if job.optimizer.clip == "off":
+        yield from _without_effect(job, "clip_scope", "clip", 1.0)
+
+
+@CHECKS.needs("optimizer.nonfinite", "optimizer.max_skips", "precision.compute", "precision.loss_scale")
+def _steps_are_left_out_where_they_are_counted(job: Job, _: int | None) -> Iterator[Problem]:
+    if job.optimizer.nonfinite != "skip" and not job.precision.dynamic_scale:
+        yield from _without_effect(job, "max_skips", "nonfinite", "skip")
+
+
+@CHECKS.needs("job.tensorboard")
+def _what_writes_for_tensorboard_is_installed(job: Job, _: int | None) -> Iterator[Problem]:
+    if job.run.tensorboard and find_spec("tensorboard") is None:
+        yield Problem(
+            ("job", "tensorboard"),
+            "tensorboard = true needs the package tensorboard, which is not installed here",
+            "pip install 'hpcpipe[tensorboard]', or leave it out: metrics.jsonl holds the same numbers",
+        )
+
+
+def _without_effect(job: Job, key: str, decided_by: str, other: Any) -> Iterator[Problem]:
+    """Yield a problem if the key of `[optimizer]` is set although another one's value leaves it without effect."""
+    value = getattr(job.optimizer, key)
+    if value != Optimizer.model_fields[key].default:
+        yield Problem(
+            ("optimizer", key),
+            f"{key} = {show(value)} has no effect with {decided_by} = {show(getattr(job.optimizer, decided_by))}",
+            f"remove {key}, or set {decided_by} = {show(other)}",
+        )

@@ -152,6 +152,12 @@ def warnings_of(job: Job) -> Iterator[Problem]:
             f"admission = {show(settings.admission)} changes nothing: no micro-batch is known to cost more than others",
             'write "as-given", or let costs follow the micro-batch (an emulated device with compute = "microbatch")',
         )
+    if job.precision.reduce != "fp32" and job.parallel.data == 1:
+        yield Problem(
+            ("precision", "reduce"),
+            f"reduce = {show(job.precision.reduce)} changes nothing: one replica exchanges no gradients",
+            'write "fp32", or set [parallel] data to at least 2',
+        )
     if settings.dispatch != "ready" or needs_sizes(job):
         return
     schedule = schedule_of(job)

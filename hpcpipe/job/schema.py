@@ -17,6 +17,7 @@ from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.models import MODELS, Gpt, OwnModel, SyntheticModel
 from hpcpipe.job.optimizer import Optimizer
+from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
@@ -43,6 +44,7 @@ class Run(Section):
         le=1e7,
         description="seconds without progress on any rank until the run ends as hung; 0: never",
     )
+    tensorboard: bool = Field(default=False, description="whether metrics also go to TensorBoard files of the run")
     run_dir: Folder = Field(
         Path("runs"), description="folder of all runs, relative to the current folder", examples=["runs"]
     )
@@ -121,6 +123,10 @@ class Comm(Section):
         default="auto", description="what a rank does between two looks"
     )
     bucket_mb: float = Field(default=25.0, gt=0, description="size of a gradient bucket in MB (10^6 bytes)")
+    split_allreduce: bool = Field(
+        default=True,
+        description="whether each bucket goes its own way, or all are reduced, then updated, then gathered",
+    )
 
 
 class Device(Section):
@@ -177,6 +183,7 @@ class Job(Section):
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
     optimizer: Optimizer = Optimizer()
+    precision: Precision = Precision()
     comm: Comm = Comm()
     device: Device | Emulated = Device()
     variability: Variability = Variability()
@@ -262,6 +269,13 @@ class Job(Section):
         table = self.schedule.table
         return self.schedule.hint in SPLIT if table is None else table.split
 
+    @property
+    def has_norm(self) -> bool:
+        """Whether ranks tell each other about their gradients before any of them updates parameters."""
+        settings = self.optimizer
+        asked = settings.clip != "off" or settings.nonfinite != "late-stop" or self.precision.dynamic_scale
+        return asked and not isinstance(self.device, Emulated)
+
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """Return the order of every stage, where the hint is one."""
         if self.schedule.table is not None:
@@ -293,6 +307,7 @@ TABLES: dict[str, type[Section]] = {
     "batch": Batch,
     "schedule": Schedule,
     "optimizer": Optimizer,
+    "precision": Precision,
     "comm": Comm,
     "device": Device,
     "variability": Variability,

@@ -28,8 +28,8 @@ class Hint(Protocol):
 
 
 def communication_first(tops: Sequence[Task]) -> Task | None:
-    """Return a reduce-scatter or all-gather that can be started: starting one takes no time from the device."""
-    return min((t for t in tops if t.kind in (Kind.RS, Kind.AG)), default=None)
+    """Return a reduce-scatter, all-gather or norm that can be started: starting one takes no time from the device."""
+    return min((t for t in tops if t.kind in (Kind.RS, Kind.AG, Kind.NORM)), default=None)
 
 
 class Order:

@@ -10,7 +10,7 @@ from hpcpipe.plan.hint import Hint, Order, communication_first
 from hpcpipe.plan.ready import ReadySet
 from hpcpipe.plan.task import Kind, Task
 
-_OF_BUCKETS = (Kind.RS, Kind.UPDATE, Kind.AG)
+_OF_BUCKETS = (Kind.RS, Kind.UPDATE, Kind.AG, Kind.NORM)
 
 
 class Policy(Protocol):
@@ -66,7 +66,7 @@ class Fixed:
     def choose(self, candidates: Sequence[Task], ready: ReadySet) -> Task | None:
         """Return the next task of the order if it is ready, else a bucket's task; after its end what it does not list.
 
-        Reduce-scatters and all-gathers start at once: they run beside the order's tasks.
+        Reduce-scatters, all-gathers and norms start at once: they run beside the order's tasks.
         """
         if self._lists_all:
             others: Sequence[Task] = []

@@ -86,6 +86,8 @@ class Schedule:
         replicated: bool = False,
         tied: Collection[int] = (),
         gathering: Collection[int] = (),
+        norm: bool = False,
+        phased: bool = False,
         recorded: Sequence[Task] | None = None,
     ) -> StagePlan:
         """Return the plan of a new step on one stage.
@@ -107,6 +109,8 @@ class Schedule:
             replicated=replicated,
             tied=tied,
             gathering=gathering,
+            norm=norm,
+            phased=phased,
         )
 
     def order(self, stage: int) -> tuple[Task, ...]:

@@ -46,6 +46,11 @@ class StagePlan:
         The buckets that have RS and AG even without replicas, because other stages use the same parameters.
     gathering
         The buckets whose all-gather of the step before is not done: no forward of their chunks runs until it is.
+    norm
+        Whether all updates wait for a NORM, in which ranks tell each other about their gradients, after the last RS.
+    phased
+        Whether all buckets are reduced, then all updated, then all gathered, from the last gradient to the step's end,
+        beside nothing else. The order of the sums stays the same.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class StagePlan:
         replicated: bool = False,
         tied: Collection[int] = (),
         gathering: Collection[int] = (),
+        norm: bool = False,
+        phased: bool = False,
     ) -> None:
         self.placement = placement
         self.stage = stage
@@ -89,12 +96,14 @@ class StagePlan:
         self._gradients_left = [microbatches] * placement.chunks
         self._unfinished = len(self._chunks)
         tasks = (3 if split else 2) * microbatches * placement.chunks
-        self._pending = tasks + len(self._buckets) + 2 * sum(self._shared)
+        self._norm, self._phased = norm, phased
+        self._sums_left, self._updates_left = sum(self._shared), len(self._buckets)
+        self._pending = tasks + self._updates_left + 2 * self._sums_left + norm
 
     @property
     def done(self) -> bool:
-        """Whether every task of the step has finished, or, of all-gathers, has started."""
-        return self._pending == self._all_gathers_running
+        """Whether every task of the step has finished, or, of all-gathers that may end beside the next, has started."""
+        return self._pending == (0 if self._phased else self._all_gathers_running)
 
     @property
     def ready(self) -> list[Task]:
@@ -156,9 +165,11 @@ class StagePlan:
         if task.kind is self.frees:
             self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
-            self._add(Task(Kind.UPDATE, task.microbatch), now)
-        elif task.kind is Kind.UPDATE and self._shared[task.microbatch]:
-            self._add(Task(Kind.AG, task.microbatch), now)
+            self._finish_sum(task.microbatch, now)
+        elif task.kind is Kind.NORM:
+            self._add_all(Kind.UPDATE, now)
+        elif task.kind is Kind.UPDATE:
+            self._finish_update(task.microbatch, now)
 
     def follower(self, task: Task) -> tuple[int, Task] | None:
         """Return the stage and task that a forward's or backward's output feeds; None at the end of the chain."""
@@ -210,10 +221,51 @@ class StagePlan:
                 self._waiting_weights.remove(following)
                 self._add(following, now)
         if self._gradients_left[task.chunk] == 0:
-            self._unfinished -= 1
-            for bucket, chunks in enumerate(self._buckets):
-                if task.chunk in chunks and not any(self._gradients_left[chunk] for chunk in chunks):
-                    self._add(Task(Kind.RS if self._shared[bucket] else Kind.UPDATE, bucket), now)
+            self._finish_chunk(task.chunk, now)
+
+    def _finish_chunk(self, finished: int, now: int) -> None:
+        """Ready the buckets whose gradients are final with a chunk's; in phases, those of all chunks with the last."""
+        self._unfinished -= 1
+        for bucket, chunks in enumerate(self._buckets):
+            if self._phased:
+                is_final = self._unfinished == 0
+            else:
+                is_final = finished in chunks and not any(self._gradients_left[chunk] for chunk in chunks)
+            if is_final and self._shared[bucket]:
+                self._add(Task(Kind.RS, bucket), now)
+            elif is_final and not self._norm and not self._phased:
+                self._add(Task(Kind.UPDATE, bucket), now)
+        self._finish_sums(now)
+
+    def _finish_sum(self, bucket: int, now: int) -> None:
+        """Ready what follows a bucket's reduce-scatter, or the last one's."""
+        self._sums_left -= 1
+        if not self._norm and not self._phased:
+            self._add(Task(Kind.UPDATE, bucket), now)
+        self._finish_sums(now)
+
+    def _finish_sums(self, now: int) -> None:
+        """Ready what waits for all gradients of the stage, if these are final and reduced."""
+        if self._sums_left or self._unfinished:
+            return
+        if self._norm:
+            self._add(Task(Kind.NORM, 0), now)
+        elif self._phased:
+            self._add_all(Kind.UPDATE, now)
+
+    def _finish_update(self, bucket: int, now: int) -> None:
+        """Ready the all-gather of a bucket, or those of all after the last update."""
+        self._updates_left -= 1
+        if not self._phased:
+            if self._shared[bucket]:
+                self._add(Task(Kind.AG, bucket), now)
+        elif self._updates_left == 0:
+            self._add_all(Kind.AG, now)
+
+    def _add_all(self, kind: Kind, now: int) -> None:
+        for bucket, shared in enumerate(self._shared):
+            if kind is Kind.UPDATE or shared:
+                self._add(Task(kind, bucket), now)
 
     def _add(self, task: Task, now: int) -> None:
         """Ready a task; a forward whose parameters are not gathered is held until they are."""

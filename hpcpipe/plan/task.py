@@ -28,7 +28,8 @@ class Kind(IntEnum):
 class Task(NamedTuple):
     """One piece of work on one stage.
 
-    `microbatch` counts from 0 in admission order; for RS, UPDATE and AG it is the number of the fusion bucket.
+    `microbatch` counts from 0 in admission order; for RS, UPDATE and AG it is the number of the fusion bucket, for
+    NORM 0.
     `chunk` is the virtual stage on this rank, 0 where a rank holds one.
     """
 

@@ -5,7 +5,8 @@ started task runs on the device while the loop goes on with messages; where it i
 all-gathers of a step end beside the next one.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
@@ -20,6 +21,8 @@ FLAG_BACKWARD, FLAG_RECOMPUTED = 1, 2
 _DONE = Finished()
 _PASSING = (Kind.F, Kind.B)
 """The kinds of task whose output another task needs, be it None."""
+_BESIDE = (Kind.RS, Kind.AG, Kind.NORM)
+"""The kinds of task in which ranks meet while the device goes on with others."""
 
 
 class Recorder(Protocol):
@@ -65,7 +68,7 @@ class Buckets(Protocol):
     """The gradient buckets: collectives that run beside the tasks, and the optimizer's update."""
 
     def start(self, task: Task) -> None:
-        """Start the reduce-scatter or all-gather of a bucket; returns at once."""
+        """Start the reduce-scatter or all-gather of a bucket, or the norm; returns at once."""
 
     def test(self) -> list[Task]:
         """Advance the started collectives and return those that are done."""
@@ -73,8 +76,8 @@ class Buckets(Protocol):
     def update(self, bucket: int, step: int) -> None:
         """Update the parameters of a bucket."""
 
-    def num_bytes(self, bucket: int) -> int:
-        """Return the size of a bucket."""
+    def num_bytes(self, task: Task) -> int:
+        """Return the size of the buffer that a collective works on."""
 
 
 class StepTimes(NamedTuple):
@@ -180,6 +183,15 @@ class Engine:
         """Note that the rank does something between two steps."""
         self.progress += 1
 
+    @contextmanager
+    def unrecorded(self, recorder: Recorder) -> Iterator[None]:
+        """Let another recorder have the events meanwhile: the steps within are no part of the run."""
+        usual, self._recorder = self._recorder, recorder
+        try:
+            yield
+        finally:
+            self._recorder = usual
+
     def view(self) -> View:
         """Return what goes on, for another thread; it may change while it is looked at."""
         current = self._current
@@ -253,7 +265,7 @@ class Engine:
         task = choice.task
         self._end_wait()
         dispatched = _Dispatched(self._step, choice, self._plan.start(task), now())
-        if task.kind in (Kind.RS, Kind.AG):
+        if task.kind in _BESIDE:
             self._collectives[task] = dispatched
             self._buckets.start(task)
             return
@@ -338,7 +350,7 @@ class Engine:
             ready_at,
             began,
             ended,
-            nbytes=self._buckets.num_bytes(task.microbatch),
+            nbytes=self._buckets.num_bytes(task),
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
             flags=self._flags,

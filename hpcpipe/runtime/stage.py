@@ -94,6 +94,8 @@ class Chunk:
         (step, position of the layer in the chunk, micro-batch) -> seed; None if no layer draws random numbers.
     call
         How the layers are called, where not just one after the other.
+    scale
+        What the loss is multiplied by in the backward of the step; the loss that is reported is not.
     """
 
     layers: Sequence[nn.Module]
@@ -103,6 +105,7 @@ class Chunk:
     sink: Callable[[int, Gradients], None]
     seeds: Callable[[int, int, int], int] | None = None
     call: Call = call_once
+    scale: Callable[[], float] | None = None
 
 
 class _Kept(NamedTuple):
@@ -171,6 +174,10 @@ class Stage:
         chunk.sink(microbatch, gradients if pending is None else pending.compute(chunk.parameters, gradients))
         return Finished()
 
+    def losses(self) -> dict[int, float]:
+        """Return the losses of the step so far by micro-batch; none but on the last stage."""
+        return {microbatch: float(loss) for microbatch, loss in self._losses.items()}
+
     def loss(self) -> float:
         """Return the step's loss so far, added in micro-batch order in double precision (0 but on the last stage)."""
         return sum(float(self._losses[microbatch]) for microbatch in sorted(self._losses))
@@ -200,6 +207,8 @@ class Stage:
         """Return the gradient of the chunk's input, or None at the begin of the chain."""
         entries, outputs = self._stash.pop((microbatch, number))
         given: Gradients = gradient if isinstance(gradient, tuple) else (gradient,) * len(outputs)
+        if chunk.loss is not None and chunk.scale is not None:
+            given = [torch.full_like(output, chunk.scale()) for output in outputs]
         if chunk.loss is None and any(each is None for each in given):
             outputs = [output for output, each in zip(outputs, given, strict=True) if each is not None]
             given = [each for each in given if each is not None]

@@ -58,6 +58,7 @@ class NoBuckets:
     """The buckets of a stage without parameters."""
 
     square_norm = 0.0
+    verdict = None
     chunks: tuple[frozenset[int], ...] = ()
     tied: tuple[int, ...] = ()
 
@@ -76,9 +77,9 @@ class NoBuckets:
         """Refuse: there is none."""
         raise AssertionError(f"update of bucket {bucket} of a stage without buckets, step {step}")
 
-    def num_bytes(self, bucket: int) -> int:
+    def num_bytes(self, task: Task) -> int:
         """Return that a bucket that is not there has no bytes."""
-        del bucket
+        del task
         return 0
 
     def free(self) -> None:

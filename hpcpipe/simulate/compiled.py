@@ -22,6 +22,8 @@ from hpcpipe.simulate.step import Arrival
 
 KINDS = (Kind.F, Kind.B, Kind.W)
 BUCKET_KINDS = (Kind.RS, Kind.UPDATE, Kind.AG)
+WAIT, NORM = -1, -2
+"""The codes of rows that are no task of a micro-batch or bucket."""
 ROW = np.dtype([("start", np.int64), ("end", np.int64), ("code", np.int32), ("cause", np.int32)])
 MESSAGE = np.dtype(
     [
@@ -166,6 +168,8 @@ class CompiledSchedule:
         bucket_durations: ArrayLike = 0,
         replicated: bool = False,
         gathered: ArrayLike | None = None,
+        phased: bool = False,
+        norm_ns: int | None = None,
         rows: bool = False,
     ) -> SimulatedArrays:
         """Run one step from an empty pipeline until every stage is done.
@@ -181,7 +185,7 @@ class CompiledSchedule:
         link, seed, step
             As in `Network`, whose links are idle at first. A `delay` of a model of one's own is asked message by
             message, which is slow.
-        arrival, begin, agreement_ns, buckets, replicated
+        arrival, begin, agreement_ns, buckets, replicated, phased, norm_ns
             As in `simulate_step`. An `arrival` replaces the link and is slow too.
         gathered
             As in `simulate_step`, [stage][bucket]; the last axis may be longer than a stage has buckets.
@@ -215,6 +219,8 @@ class CompiledSchedule:
             counts,
             replicated,
             np.zeros((len(begins), most), np.int64) if gathered is None else np.ascontiguousarray(gathered, np.int64),
+            phased,
+            -1 if norm_ns is None else norm_ns,
             rows,
         )
         if stuck:
@@ -242,6 +248,8 @@ class CompiledSchedule:
     def task(self, code: int) -> Task:
         """Return the task that a row's `code` stands for."""
         _, chunks, microbatches = self._shape
+        if code == NORM:
+            return Task(Kind.NORM, 0)
         if code >= self._codes:
             bucket, kind = divmod(code - self._codes, len(BUCKET_KINDS))
             return Task(BUCKET_KINDS[kind], bucket)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpipe.plan import Schedule, Task, TimeClass
-from hpcpipe.simulate.compiled import BUCKET_KINDS, KINDS, CompiledSchedule
+from hpcpipe.simulate.compiled import BUCKET_KINDS, KINDS, WAIT, CompiledSchedule
 from hpcpipe.simulate.links import Link, Network
 from hpcpipe.simulate.step import Arrival, Duration, Message, Row, SimulatedStep
 
@@ -24,6 +24,8 @@ def simulate_compiled(
     buckets: Sequence[int] | None = None,
     replicated: bool = False,
     gathered: Sequence[Sequence[int]] | None = None,
+    phased: bool = False,
+    norm_ns: int | None = None,
     agreement_ns: int = 0,
 ) -> SimulatedStep:
     """Run one step as `simulate_step` does, with the same arguments and the same result.
@@ -62,6 +64,8 @@ def simulate_compiled(
         bucket_durations=np.array(bucket_durations, dtype=np.int64),
         replicated=replicated,
         gathered=before,
+        phased=phased,
+        norm_ns=norm_ns,
         rows=True,
     )
     assert result.rows is not None and result.messages is not None and result.beside is not None
@@ -69,7 +73,7 @@ def simulate_compiled(
     def as_rows(by_stage: list[NDArray[Any]]) -> list[list[Row]]:
         return [
             [
-                Row(None if code < 0 else compiled.task(code), TimeClass(cause), start, end)
+                Row(None if code == WAIT else compiled.task(code), TimeClass(cause), start, end)
                 for start, end, code, cause in table.tolist()
             ]
             for table in by_stage

@@ -5,10 +5,12 @@ One place a source: an emulated device says its times, FLOPs and bytes give a mo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log2
 
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.planned import schedule_of
+from hpcpipe.job.precision import BYTES
 from hpcpipe.job.schema import Emulated
 from hpcpipe.plan.variability import MicrobatchCost
 from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step
@@ -97,7 +99,7 @@ FLOPS_OF_BACKWARD = 2.0
 """A backward does twice the FLOPs of the forward, half of them for the weights (Narayanan et al., arXiv 2104.04473)."""
 
 BYTES_OF_UPDATE = 28
-"""AdamW reads parameter, gradient and two moments and writes back all but the gradient, 4 bytes each."""
+"""AdamW reads value, gradient and moments and writes back all but the gradient, 4 bytes each; 16-bit values besides."""
 
 
 def analytic_costs(
@@ -108,7 +110,10 @@ def analytic_costs(
     replicas = job.parallel.data
     ns_per_byte = 8.0 / machine.gbit
     forward = [size.flops * per_flop for size in sizes]
-    moved = [4.0 * size.parameters * (replicas - 1) / replicas for size in sizes]
+    compute, reduce = BYTES[job.precision.compute], BYTES[job.precision.reduce]
+    exchanged = (reduce + compute) / 2  # a value of a reduce-scatter or an all-gather, on average
+    moved = [exchanged * size.parameters * (replicas - 1) / replicas for size in sizes]
+    updated = BYTES_OF_UPDATE + (compute if compute < 4 else 0)
     most = max(size.parameters for size in sizes)
     count = max(1, round(4.0 * most / bucket_bytes + 0.5))
     times = UsualTimes(
@@ -117,9 +122,10 @@ def analytic_costs(
         weight=[FLOPS_OF_BACKWARD / 2 * time for time in forward],
         chunks=job.chunks,
         split=job.splits,
-        update=[BYTES_OF_UPDATE * size.parameters / replicas / machine.memory_gb for size in sizes],
+        update=[updated * size.parameters / replicas / machine.memory_gb for size in sizes],
         exchange=[bytes_ * ns_per_byte for bytes_ in moved],
         buckets=count,
+        norm=machine.latency_us * 1e3 * ceil(log2(job.parallel.ranks)),
     )
     link = Link(latency_ns=machine.latency_us * 1e3, num_bytes=boundary_bytes, ns_per_byte=ns_per_byte)
     return Costs(
@@ -130,7 +136,7 @@ def analytic_costs(
         assumptions=(
             f"{machine.tflops:g} TFLOP/s a rank; a backward does twice the FLOPs of its forward, half for the weights",
             f"links of {machine.gbit:g} Gbit/s each way and {machine.latency_us:g} µs; nothing varies",
-            f"the optimizer moves {BYTES_OF_UPDATE} bytes a parameter at {machine.memory_gb:g} GB/s",
+            f"the optimizer moves {updated} bytes a parameter at {machine.memory_gb:g} GB/s",
             "a transformer block stashes 17 values a token and width (arXiv 2205.05198, without attention scores)",
         ),
     )

@@ -109,6 +109,8 @@ def simulate_large_run(
             bucket_durations=_of_buckets(scenario.times, scenario.schedule.placement, number, most),
             replicated=scenario.replicated,
             gathered=done[-1].gathered if done else None,
+            phased=scenario.phased,
+            norm_ns=scenario.norm_ns(number),
         )
         messages = scenario.messages
         if isinstance(messages, LinkMessages):

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
-from hpcpipe.plan import USEFUL, Schedule, Task, TimeClass
+from hpcpipe.plan import USEFUL, Kind, Schedule, Task, TimeClass
 from hpcpipe.simulate.compiled import CompiledSchedule, NotCompiledError
 from hpcpipe.simulate.compiled_step import simulate_compiled
 from hpcpipe.simulate.links import Link, Network
@@ -50,7 +50,10 @@ class MessagesAsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that decides what a run would cost; see `simulate_step` for the last three."""
+    """All that decides what a run would cost; see `simulate_step` for the last ones.
+
+    `norm` says whether updates wait for a norm, whose time is that of the NORM of `times`.
+    """
 
     schedule: Schedule
     times: Times
@@ -58,6 +61,12 @@ class Scenario:
     buckets: Sequence[int] | None = None
     replicated: bool = False
     agreement_ns: int = 0
+    phased: bool = False
+    norm: bool = False
+
+    def norm_ns(self, step: int) -> int | None:
+        """Return what a step's norm takes once the last stage has come to it; None where there is none."""
+        return self.times.duration(step, 0, Task(Kind.NORM, 0)) if self.norm else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,8 @@ def simulate_run(
             replicated=scenario.replicated,
             gathered=done[-1].gathered if done else None,
             agreement_ns=scenario.agreement_ns,
+            phased=scenario.phased,
+            norm_ns=scenario.norm_ns(number),
         )
         numbers.append(number)
         done.append(step)

@@ -80,15 +80,17 @@ _CLASS = {
     Kind.UPDATE: TimeClass.UPDATE,
     Kind.RS: TimeClass.EXPOSED_COMM,
     Kind.AG: TimeClass.EXPOSED_COMM,
+    Kind.NORM: TimeClass.EXPOSED_COMM,
 }
-_BESIDE = (Kind.RS, Kind.AG)
+_BESIDE = (Kind.RS, Kind.AG, Kind.NORM)
 
 
 class _Stage:
     """One stage's plan, what it is doing, and what it did."""
 
-    def __init__(self, plan: StagePlan, begin: int, gathered: Sequence[int]) -> None:
+    def __init__(self, plan: StagePlan, begin: int, gathered: Sequence[int], phased: bool) -> None:
         self.plan = plan
+        self._phased = phased
         self.gathered = list(gathered)
         self.begin = begin
         self.end = begin
@@ -116,7 +118,7 @@ class _Stage:
             self._idle = TimeClass.RUNTIME, end
         if task.kind is Kind.AG:
             self.gathered[task.microbatch] = end
-        else:
+        if task.kind is not Kind.AG or self._phased:
             self.end = end
 
 
@@ -129,6 +131,8 @@ def simulate_step(
     buckets: Sequence[int] | None = None,
     replicated: bool = False,
     gathered: Sequence[Sequence[int]] | None = None,
+    phased: bool = False,
+    norm_ns: int | None = None,
     agreement_ns: int = 0,
 ) -> SimulatedStep:
     """Run one step from an empty pipeline until every stage is done.
@@ -142,6 +146,10 @@ def simulate_step(
         all-gather where the stages are `replicated`. Their durations are asked of `duration` too.
     gathered
         When the all-gathers of the step before end (ns), by stage and bucket; forwards wait for theirs.
+    phased
+        As in `StagePlan`.
+    norm_ns
+        Where updates wait for a norm over all stages: what passes from the last one's coming until all know it.
     agreement_ns
         What passes between the arrival of a message and the moment when the tensor-parallel ranks of a stage agree that
         its task can run; what follows on the same stage needs no agreement.
@@ -158,20 +166,37 @@ def simulate_step(
     late = [[b for b, time in enumerate(before[stage]) if time > begins[stage]] for stage in range(count)]
     stages = [
         _Stage(
-            schedule.stage_plan(stage, buckets=counts[stage], replicated=replicated, gathering=late[stage]),
+            schedule.stage_plan(
+                stage,
+                buckets=counts[stage],
+                replicated=replicated,
+                gathering=late[stage],
+                norm=norm_ns is not None,
+                phased=phased,
+            ),
             begins[stage],
             before[stage],
+            phased,
         )
         for stage in range(count)
     ]
     events: list[tuple[int, int, int, Task | None, int]] = []
     messages: list[Message] = []
+    met: dict[int, int] = {}
     serial = 0
 
     def post(time: int, stage: int, task: Task | None, started: int) -> None:
         nonlocal serial
         serial += 1
         heappush(events, (time, serial, stage, task, started))
+
+    def meet(number: int, now: int) -> None:
+        """Let a stage come to the norm; the last one that comes lets it end for all."""
+        met[number] = now
+        if len(met) == count:
+            assert norm_ns is not None
+            for other in range(count):
+                post(now + norm_ns, other, Task(Kind.NORM, 0), met[other])
 
     def dispatch(number: int, now: int) -> None:
         stage = stages[number]
@@ -182,6 +207,9 @@ def simulate_step(
                 return
             stage.end_wait(now)
             stage.plan.start(choice.task)
+            if choice.task.kind is Kind.NORM:
+                meet(number, now)
+                continue
             stage.busy = choice.task.kind not in _BESIDE
             post(now + duration(number, choice.task), number, choice.task, now)
 

@@ -30,6 +30,8 @@ class UsualTimes:
         ns of the optimizer by stage, all buckets together.
     exchange
         ns of a reduce-scatter or all-gather of all buckets by stage.
+    norm
+        ns in which all stages tell each other a number.
     """
 
     forward: Sequence[float]
@@ -40,6 +42,7 @@ class UsualTimes:
     update: Sequence[float] | None = None
     exchange: Sequence[float] | None = None
     buckets: int = 1
+    norm: float = 0.0
     compute: Compute = field(default_factory=Steady)
     seed: int = 0
 
@@ -47,6 +50,8 @@ class UsualTimes:
         """Return ns."""
         if task.kind is Kind.UPDATE:
             return round(self.update[stage] / self.buckets) if self.update else 0
+        if task.kind is Kind.NORM:
+            return round(self.norm)
         if task.kind in (Kind.RS, Kind.AG):
             return round(self.exchange[stage] / self.buckets) if self.exchange else 0
         usual = self.usual(stage, task.kind)
@@ -102,6 +107,8 @@ class RecordedTimes:
 
     def duration(self, step: int, stage: int, task: Task) -> int:
         """Return ns; 0 for a task that the run did not have."""
+        if task.kind is Kind.NORM:
+            return self.times.get(Place(step, 0, task), 0)
         if task.kind not in (Kind.F, Kind.B, Kind.W):
             return self._after_gradients(step, stage, task)
         microbatch = task.microbatch % self.microbatches

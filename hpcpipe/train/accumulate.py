@@ -21,9 +21,13 @@ class Accumulator:
         self._held: dict[int, Gradients] = {}
         self._added = 0
         self.peak_held = 0
+        self.watch: Callable[[int, Gradients], None] | None = None
+        """Shown every micro-batch's gradients when they come, where somebody looks for something in them."""
 
     def __call__(self, microbatch: int, gradients: Gradients) -> None:
         """Take the gradients of one micro-batch."""
+        if self.watch is not None:
+            self.watch(microbatch, gradients)
         if not self._ordered:
             self._give(gradients)
             return

@@ -4,14 +4,30 @@ A rank reduces every gradient but updates only its shard of the parameters, betw
 optimizer state is sharded for free. A tied parameter has copies on other stages: they are further owners of its shards.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from hpcpipe.collective import CollectiveBucket, Group, pack, padded_length
 from hpcpipe.plan import Kind
+from hpcpipe.train.precision import Types
 
 MakeOptimizer = Callable[[torch.nn.Parameter, bool], torch.optim.Optimizer]
+
+MASTER = "master"
+"""The name among the states of a parameter's fp32 values, where it computes in another type."""
+
+
+class Kept(NamedTuple):
+    """What a rank keeps of one parameter for its updates: elements `begin` to `end` of the flattened parameter.
+
+    `states` are by name, views into the shard with end - begin elements or, such as Adam's count of steps, scalars.
+    """
+
+    begin: int
+    end: int
+    states: Mapping[str, torch.Tensor]
 
 
 class Bucket:
@@ -20,14 +36,19 @@ class Bucket:
     The gradient is summed over the replicas for each use by itself, then over the uses on this rank, then over the
     group. So two uses of a parameter give the same bits wherever they lie, and every value is updated in one place.
 
+    Parameters take the type that is computed in. Gradients are added in fp32, and the values are kept in fp32 as well,
+    but only this rank's shard of them, with the optimizer's state (Micikevicius et al., arXiv 1710.03740).
+
     Parameters
     ----------
     uses
-        The parameters once for each place where they are used; all uses share one memory.
+        The parameters once for each place where they are used, in fp32; all uses share one memory.
     replicas
         Those of this stage.
     group
         The ranks of this pipeline whose stages hold further uses, this one included; None if there is no other.
+    types
+        What is computed in, and what gradients travel in between replicas; between stages it is fp32.
     """
 
     def __init__(
@@ -37,34 +58,41 @@ class Bucket:
         replicas: Group,
         make_optimizer: MakeOptimizer,
         group: Group | None = None,
+        types: Types = Types(),  # noqa: B008 - a tuple
     ) -> None:
+        self.parameters = uses[0]
         self.numel = sum(p.numel() for p in uses[0])
         count = replicas.comm.size
         length = padded_length(self.numel, count * (1 if group is None else group.comm.size))
-        self.values = torch.zeros(length)
+        whole = torch.zeros(length)
+        pack([p.detach() for p in uses[0]], whole[: self.numel], accumulate=False)
+        self.values = whole.to(types.compute)
         self._gradients = [torch.zeros(length) for _ in uses]
-        pack([p.detach() for p in uses[0]], self.values[: self.numel], accumulate=False)
         for use in uses:
             begin = 0
             for parameter in use:
                 parameter.data = self.values[begin : begin + parameter.numel()].view_as(parameter)
                 begin += parameter.numel()
-        self._over_replicas = [
-            CollectiveBucket(replicas, each) for each in (*self._gradients, self.values) if count > 1
-        ]
-        part = self._over_replicas[0].shard if self._over_replicas else slice(0, length)
+        narrow = types.reduce != torch.float32 and count > 1
+        self._wires = [torch.zeros(length, dtype=types.reduce) if narrow else each for each in self._gradients]
+        self._over_replicas = [CollectiveBucket(replicas, each) for each in (*self._wires, self.values) if count > 1]
+        self._part = part = self._over_replicas[0].shard if self._over_replicas else slice(0, length)
         self._sum = self._gradients[0][part]
         self._others = [gradient[part] for gradient in self._gradients[1:]]
         values = self.values[part]
         self._over_group = [] if group is None else [CollectiveBucket(group, each) for each in (self._sum, values)]
         shard = self._over_group[0].shard if self._over_group else slice(0, len(values))
+        self._begin = part.start + shard.start
         self._gradient = self._sum[shard]
-        parameter = torch.nn.Parameter(values[shard])
+        self._shard = values[shard]
+        self._master = self._shard if types.compute == torch.float32 else whole[part][shard].clone()
+        parameter = torch.nn.Parameter(self._master)
         parameter.grad = self._gradient
         self._optimizer = make_optimizer(parameter, uses[0][0].ndim >= 2)
         self._phases: list[Callable[[], list[CollectiveBucket]]] = []
         self._running: list[CollectiveBucket] = []
         self.square_norm = 0.0
+        """The squared norm of this rank's shard of the gradient when it was measured last, loss scale and all."""
 
     @property
     def shared(self) -> bool:
@@ -91,29 +119,72 @@ class Bucket:
                 return not self._running
             self._running = self._phases.pop(0)()
 
-    def update(self, rate: float) -> None:
-        """Take one optimizer step on this rank's shard."""
+    def measure(self) -> None:
+        """Take the squared norm of this rank's shard of the whole gradient; once a step, when it is reduced."""
         if not self.shared:
             self._add_uses()
         self.square_norm = float(torch.linalg.vector_norm(self._gradient, dtype=torch.float64)) ** 2
+
+    def update(self, rate: float, factor: float) -> None:
+        """Take one optimizer step on this rank's shard with its gradient times `factor`."""
+        if factor != 1.0:
+            self._gradient.mul_(factor)
         self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step()
+        if self._master is not self._shard:
+            self._shard.copy_(self._master)
+
+    def num_bytes(self, kind: Kind) -> int:
+        """Return the size of the flat buffer that a reduce-scatter or an all-gather works on."""
+        return self.values.nbytes if kind is Kind.AG else self._wires[0].nbytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of what is kept for updates alone: the optimizer's state, and fp32 values where there are others."""
+        return sum(tensor.nbytes for tensor in self._states().values())
+
+    def state_of(self, parameter: torch.nn.Parameter) -> Kept:
+        """Return what this rank keeps of a parameter in the first place of its use; begin = end where it is nothing."""
+        place = 0
+        for each in self.parameters:
+            if each is parameter:
+                break
+            place += each.numel()
+        else:
+            raise ValueError(f"a parameter of shape {tuple(parameter.shape)} is not in this bucket")
+        length, size = len(self._gradient), parameter.numel()
+        begin = min(max(self._begin - place, 0), size)
+        end = max(begin, min(self._begin + length - place, size))
+        mine = slice(place + begin - self._begin, place + end - self._begin)
+        states = self._states().items()
+        return Kept(begin, end, {name: value if value.ndim == 0 else value[mine] for name, value in states})
 
     def free(self) -> None:
         """Free the persistent requests."""
         for each in (*self._over_replicas, *self._over_group):
             each.free()
 
+    def _states(self) -> dict[str, torch.Tensor]:
+        (state,) = self._optimizer.state.values() or ({},)
+        states = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return states if self._master is self._shard else {**states, MASTER: self._master}
+
     def _add_uses(self) -> None:
         for other in self._others:
             self._sum += other
 
     def _reduce_over_replicas(self) -> list[CollectiveBucket]:
-        for each in self._over_replicas[:-1]:
+        reducing = self._over_replicas[:-1]
+        for each, wire, gradient in zip(reducing, self._wires, self._gradients, strict=False):
+            if wire is not gradient:
+                wire.copy_(gradient)
             each.start_reduce_scatter()
-        return self._over_replicas[:-1]
+        return reducing
 
     def _reduce_over_group(self) -> list[CollectiveBucket]:
+        for wire, gradient in zip(self._wires, self._gradients, strict=True):
+            if wire is not gradient:
+                gradient[self._part] = wire[self._part]
         self._add_uses()
         for each in self._over_group[:1]:
             each.start_reduce_scatter()

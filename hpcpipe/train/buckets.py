@@ -3,19 +3,25 @@
 Replicas and stages that use the same parameter meet here; what happens within one bucket is bucket.py's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import fsum, isfinite, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from hpcpipe.collective import Group, MpiError, measured_costs
-from hpcpipe.plan import Task
+from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import PeerLostError
-from hpcpipe.train.bucket import Bucket, MakeOptimizer
+from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
+from hpcpipe.train.clip import Verdict
+from hpcpipe.train.precision import Types
+from hpcpipe.train.scaler import LossScale
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from hpcpipe.train.norm import GradientNorm
 
 
 class Tie(NamedTuple):
@@ -43,6 +49,15 @@ class FusionBuckets:
         Parameters with several uses, in the same order on all ranks; each has a bucket for itself, which come first.
     rate
         Step -> learning rate.
+    types
+        What is computed in, and what gradients travel in.
+    norm
+        What all ranks agree on before any updates; None if they update without.
+    scale
+        What losses were multiplied by.
+    counts
+        Whether this rank's gradient of a parameter belongs to the norm. Where several ranks hold the same parameter by
+        other means than replicas and ties (slices of tensor parallelism), it is true on one of them only.
     """
 
     def __init__(
@@ -54,17 +69,23 @@ class FusionBuckets:
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
         ties: Sequence[Tie] = (),
+        types: Types = Types(),  # noqa: B008 - a tuple
+        norm: "GradientNorm | None" = None,
+        scale: LossScale | None = None,
+        counts: Callable[[torch.nn.Parameter], bool] = lambda _parameter: True,
     ) -> None:
         self._replicas = Group(comm, measured_costs(comm))
         self._of_chunk: list[list[tuple[Bucket, int, list[int]]]] = [[] for _ in parameters]
         self._buckets: list[Bucket] = []
+        self._counted: list[bool] = []
         self._comms = [tie.group for tie in ties if tie.group is not None]
         self._groups = [self._replicas]
         for tie in ties:
             uses = [[parameters[chunk][index]] for chunk, index in tie.uses]
             group = None if tie.group is None else Group(tie.group)
             self._groups += [] if group is None else [group]
-            bucket = Bucket(uses, replicas=self._replicas, make_optimizer=make_optimizer, group=group)
+            self._counted.append(counts(uses[0][0]))
+            bucket = Bucket(uses, replicas=self._replicas, make_optimizer=make_optimizer, group=group, types=types)
             for use, (chunk, index) in enumerate(tie.uses):
                 self._of_chunk[chunk].append((bucket, use, [index]))
             self._buckets.append(bucket)
@@ -75,13 +96,19 @@ class FusionBuckets:
         tied = {use for tie in ties for use in tie.uses}
         for chunk in reversed(range(len(parameters))):
             own = [(index, p) for index, p in enumerate(parameters[chunk]) if (chunk, index) not in tied]
-            for members in _fuse(own, bucket_bytes):
-                bucket = Bucket([[p for _, p in members]], replicas=self._replicas, make_optimizer=make_optimizer)
+            for members in _fuse(own, bucket_bytes, counts):
+                self._counted.append(counts(members[0][1]))
+                bucket = Bucket(
+                    [[p for _, p in members]], replicas=self._replicas, make_optimizer=make_optimizer, types=types
+                )
                 self._of_chunk[chunk].append((bucket, 0, [index for index, _ in members]))
                 self._buckets.append(bucket)
                 self.chunks.append(frozenset({chunk}))
         self._parameters = parameters
         self._rate = rate
+        self._norm = norm
+        self._scale = scale or LossScale()
+        self._measured_under = self._scale.value
         self._started: list[Task] = []
 
     def __len__(self) -> int:
@@ -89,8 +116,25 @@ class FusionBuckets:
 
     @property
     def square_norm(self) -> float:
-        """The squared gradient norm of this rank's shards at their last update; a tied parameter counts once."""
-        return sum(bucket.square_norm for bucket in self._buckets)
+        """The squared norm of this rank's shards of the step's gradient before clipping; a tied one counts once."""
+        return self._square() / self._measured_under**2
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What all ranks have agreed on about the step's gradients, if they do."""
+        return None if self._norm is None else self._norm.verdict
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that this rank keeps for updates alone: the optimizer's state, and master values in fp32."""
+        return sum(bucket.state_bytes for bucket in self._buckets)
+
+    def state_of(self, parameter: torch.nn.Parameter) -> Kept:
+        """Return what this rank keeps of a trained parameter; of a tied one, it is found by its first use here."""
+        for bucket in self._buckets:
+            if any(each is parameter for each in bucket.parameters):
+                return bucket.state_of(parameter)
+        raise ValueError(f"a parameter of shape {tuple(parameter.shape)} is in no bucket of this stage")
 
     def add(self, chunk: int, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
         """Add one micro-batch's gradients of a chunk, or start a new sum with them; None stands for zeros."""
@@ -103,27 +147,39 @@ class FusionBuckets:
 
     def start(self, task: Task) -> None:
         """Start the collective of a task; returns at once."""
-        with _peers_blamed():
-            self._buckets[task.microbatch].start(task.kind)
+        if task.kind is Kind.NORM:
+            assert self._norm is not None
+            self._norm.start(self._measure(range(len(self))))
+        else:
+            with _peers_blamed():
+                self._buckets[task.microbatch].start(task.kind)
         self._started.append(task)
 
     def test(self) -> list[Task]:
         """Advance what is started and return what is done."""
-        with _peers_blamed():
-            done = [task for task in self._started if self._buckets[task.microbatch].test()]
+        done = [task for task in self._started if self._is_done(task)]
         self._started = [task for task in self._started if task not in done]
         return done
 
     def update(self, bucket: int, step: int) -> None:
-        """Update this replica's shard of a bucket."""
-        self._buckets[bucket].update(self._rate(step))
+        """Update this replica's shard of a bucket, unless the ranks have agreed not to."""
+        if self._norm is not None:
+            if self._norm.verdict.finite:
+                self._buckets[bucket].update(self._rate(step), self._norm.verdict.factor)
+            return
+        self._measure([bucket])
+        self._buckets[bucket].update(self._rate(step), 1.0 / self._scale.value)
 
-    def num_bytes(self, bucket: int) -> int:
-        """Return the bytes of one flat buffer of a bucket."""
-        return self._buckets[bucket].values.nbytes
+    def num_bytes(self, task: Task) -> int:
+        """Return the size of the buffer that a task works on."""
+        if task.kind is Kind.NORM:
+            return 0 if self._norm is None else self._norm.num_bytes
+        return self._buckets[task.microbatch].num_bytes(task.kind)
 
     def free(self) -> None:
         """Free the persistent requests and the communicators of the buckets (collective)."""
+        if self._norm is not None:
+            self._norm.free()
         for bucket in self._buckets:
             bucket.free()
         for group in self._groups:
@@ -131,17 +187,43 @@ class FusionBuckets:
         for comm in self._comms:
             comm.Free()
 
+    def _is_done(self, task: Task) -> bool:
+        if task.kind is Kind.NORM:
+            assert self._norm is not None
+            return self._norm.test()
+        with _peers_blamed():
+            return self._buckets[task.microbatch].test()
+
+    def _measure(self, buckets: Iterable[int]) -> float:
+        """Take the squared norms of some buckets; return that of all."""
+        self._measured_under = self._scale.value
+        for bucket in buckets:
+            self._buckets[bucket].measure()
+        return self._square()
+
+    def _square(self) -> float:
+        squares = [bucket.square_norm for bucket in self._buckets]
+        if not all(map(isfinite, squares)):
+            return nan
+        return fsum(square for square, counted in zip(squares, self._counted, strict=True) if counted)
+
 
 def _fuse(
-    parameters: Sequence[tuple[int, torch.nn.Parameter]], bucket_bytes: int
+    parameters: Sequence[tuple[int, torch.nn.Parameter]],
+    bucket_bytes: int,
+    counts: Callable[[torch.nn.Parameter], bool],
 ) -> Iterator[list[tuple[int, torch.nn.Parameter]]]:
-    """Group numbered parameters from the last layer to the first; matrices apart from vectors, which do not decay."""
-    open_groups: dict[bool, list[tuple[int, torch.nn.Parameter]]] = {}
+    """Group numbered parameters from the last layer to the first, by their size in fp32.
+
+    Matrices come apart from vectors, which do not decay, and what counts for the norm from what does not.
+    """
+    open_groups: dict[tuple[bool, bool], list[tuple[int, torch.nn.Parameter]]] = {}
     for index, parameter in reversed(parameters):
-        group = open_groups.setdefault(parameter.ndim >= 2, [])
-        if group and sum(p.nbytes for _, p in group) + parameter.nbytes > bucket_bytes:
+        key = parameter.ndim >= 2, counts(parameter)
+        group = open_groups.setdefault(key, [])
+        if group and 4 * (sum(p.numel() for _, p in group) + parameter.numel()) > bucket_bytes:
             yield group
-            group = open_groups[parameter.ndim >= 2] = []
+            group = open_groups[key] = []
         group.append((index, parameter))
     yield from open_groups.values()
 

@@ -6,6 +6,7 @@ random numbers and what the engine does are as if there had been no evaluation.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +17,11 @@ from hpcpipe.runtime import Mesh, Waiting
 from hpcpipe.runtime.channel import Memory
 from hpcpipe.runtime.forward import ForwardPass
 from hpcpipe.runtime.stage import Chunk
+from hpcpipe.runtime.structure import map_tensors
 from hpcpipe.train.batches import evaluation_of, tokens_per_step
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import Model
+from hpcpipe.train.precision import in_type, types_of
 
 
 class Sums(NamedTuple):
@@ -41,6 +44,7 @@ class Evaluator:
         self._batches = evaluation_of(job, replica=mesh.place.replica, count=model.count or _count_all)
         self._wrap: Callable[[Any], Any] = _as_they_are if model.count is None else lambda t: Counted(t, 1.0)
         self._scale = float(tokens_per_step(job)) if model.count is None else 1.0
+        self._converted = partial(in_type, compute=types_of(job).compute)
         self._pass = ForwardPass(mesh, layout.schedule.placement, memory=memory)
 
     def evaluate(self, *, waiting: Waiting, moved: Callable[[], None]) -> Sums:
@@ -50,7 +54,7 @@ class Evaluator:
 
         def run(number: int, microbatch: int, value: Any) -> Any:
             chunk = self._chunks[number]
-            entry = self._batches.inputs(microbatch) if chunk.first else value
+            entry = map_tensors(self._batches.inputs(microbatch), self._converted) if chunk.first else value
             output = chunk.call(chunk.layers, entry, before=None, again=nullcontext)
             if chunk.loss is None:
                 return output

@@ -3,12 +3,13 @@
 import json
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class StepMetrics(NamedTuple):
     """What is known of a step on all ranks. `loss` is the mean over the global batch's tokens, whatever the layout.
 
+    `grad_norm` is that of the whole gradient before clipping; `skipped`: whether the step changed no parameter.
     `eval_loss` is the mean over what is held out, with the parameters as the step has left them; None at most steps.
     """
 
@@ -21,7 +22,19 @@ class StepMetrics(NamedTuple):
     hint: str
     k: int
     dispatch: str
+    loss_scale: float = 1.0
+    skipped: bool = False
     eval_loss: float | None = None
+
+
+class MetricsSink(Protocol):
+    """Where every step's metrics go."""
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Take one step."""
+
+    def close(self) -> None:
+        """End."""
 
 
 class MetricsFile:

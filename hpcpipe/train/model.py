@@ -11,6 +11,7 @@ import torch
 
 from hpcpipe.job import Job
 from hpcpipe.job.models import Gpt, OwnModel
+from hpcpipe.job.precision import BYTES
 from hpcpipe.models import Layer, gpt_layers
 from hpcpipe.models.user import Release
 from hpcpipe.train.batches import tokens_of_a_microbatch
@@ -60,7 +61,7 @@ def model_of(job: Job) -> Model:
 
 def boundary_bytes(job: Job, model: Model) -> int:
     """Return the bytes of an activation that crosses between virtual stages."""
-    return 4 * tokens_of_a_microbatch(job) * model.width
+    return BYTES[job.precision.compute] * tokens_of_a_microbatch(job) * model.width
 
 
 def _gpt(job: Job) -> Model:

@@ -40,7 +40,8 @@ class Rank:
         clock_shifts: Mapping[int, int],
         replay: Replay | None = None,
     ) -> None:
-        self._replay, self._place = replay, mesh.place
+        self._replay, self.place = replay, mesh.place
+        self._has_norm, self._phased = job.has_norm, not job.comm.split_allreduce
         self.source = schedule_source(layout.schedule, recorder, place=mesh.place, clock_shifts=clock_shifts)
         work = make_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
         self.stage = work.stage
@@ -49,6 +50,10 @@ class Rank:
         self.evaluator = work.evaluate
         self.modules = work.modules
         self.accumulators = work.accumulators
+        self.parameters = work.parameters
+        self.losses = work.losses
+        self.scale = work.scale
+        self._repeats = False
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
         self.engine = Engine(
@@ -62,13 +67,29 @@ class Rank:
             flags=0 if replay is None else FLAG_REPLAYED,
         )
 
+    def repeat(self, step: int) -> None:
+        """Compute the gradients of the last step once more (collective), without updates and without events.
+
+        All ranks have left the step and gathered its parameters.
+        """
+        self._repeats = True
+        try:
+            with self.engine.unrecorded(NoLog()):
+                self.engine.run_step(step)
+        finally:
+            self._repeats = False
+
     def _plan(self, step: int, gathering: Collection[int]) -> StagePlan:
+        if self._repeats:
+            return self.source.schedule.stage_plan(self.place.stage)
         return self.source.schedule.stage_plan(
-            self._place.stage,
+            self.place.stage,
             buckets=self.buckets.chunks,
-            replicated=self._place.data > 1,
+            replicated=self.place.data > 1,
             tied=self.buckets.tied,
             gathering=gathering,
+            norm=self._has_norm,
+            phased=self._phased,
             recorded=None if self._replay is None else self._replay.recording.order(step),
         )
 

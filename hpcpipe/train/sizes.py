@@ -6,12 +6,11 @@ It counts and gives nothing any memory.
 import torch
 
 from hpcpipe.job import Job
+from hpcpipe.job.precision import BYTES
 from hpcpipe.models import build, cut, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.model import boundary_bytes, model_of
-
-BYTES = 4
 
 
 def analytic_costs_of(job: Job, machine: Machine) -> Costs:
@@ -32,7 +31,9 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
             ranges = recomputed(layers, piece, model.recompute)
             again = {piece.start + position for each in ranges for position in each}
             kept = sum(layers[i].kept for i in piece if i not in again)
-            stashed += BYTES * tokens * (kept + model.width * len(ranges))  # of each range the input stays
+            stashed += (
+                BYTES[job.precision.compute] * tokens * (kept + model.width * len(ranges))
+            )  # of each range the input stays
         sizes.append(StageSize(flops, parameters, stashed))
     return analytic_costs(
         job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_mb * 1e6

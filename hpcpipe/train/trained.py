@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 
+import torch
 from torch import nn
 
 from hpcpipe.device.cpu import Cpu
@@ -12,14 +14,17 @@ from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Mailbox, Mesh
-from hpcpipe.runtime.stage import Chunk, Stage
+from hpcpipe.runtime.stage import Batches, Chunk, Stage
 from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.evaluate import evaluator_of
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import model_of
+from hpcpipe.train.norm import make_norm
 from hpcpipe.train.optimizer import make_optimizer
+from hpcpipe.train.precision import ConvertedInputs, convert_frozen, types_of
+from hpcpipe.train.scaler import LossScale
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.ties import find_ties
 from hpcpipe.train.work import Work, inlets
@@ -36,6 +41,10 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         for modules in built:
             for module in modules:
                 deferrable(module)
+    types, scale = types_of(job), LossScale(job.precision.first_scale, dynamic=job.precision.dynamic_scale)
+    for modules in built:
+        convert_frozen(modules, types.compute)
+    norm = make_norm(job, mesh, scale)
     parameters = [  # torch lists a shared one once
         [p for p in nn.ModuleList(modules).parameters() if p.requires_grad] for modules in built
     ]
@@ -46,6 +55,9 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         make_optimizer=partial(make_optimizer, job),
         rate=rate_of(job),
         ties=find_ties(layout.layers, layout.pieces, built, parameters, mesh=mesh),
+        types=types,
+        norm=norm,
+        scale=scale,
     )
     accumulators = [
         Accumulator(partial(buckets.add, chunk), microbatches=job.batch.microbatches, ordered=schedule.ordered)
@@ -64,24 +76,29 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 sink=sink,
                 seeds=_dropout_seeds(job, layout, mesh, number) if model.random else None,
                 call=partial(run_layers, recompute=layout.recomputed(layout.pieces[place.stage][number])),
+                scale=(lambda: scale.value) if job.precision.dynamic_scale or scale.value != 1.0 else None,
             )
         )
     has_loss = any(chunk.loss is not None for chunk in chunks)
     has_data = has_loss or any(chunk.first for chunk in chunks)
-    batches = None
+    batches: Batches | None = None
     if has_data:  # only the loss counts targets
         batches = batches_of(job, replica=place.replica, count=model.count if has_loss else None, total=model.total)
+    if batches is not None and types.compute != torch.float32:
+        batches = ConvertedInputs(batches, types.compute)
+    stage = Stage(chunks, batches=batches, recording=recording if schedule.split else None)
+    if norm is not None:
+        norm.sound = lambda: isfinite(stage.loss())
     return Work(
-        stage=Stage(
-            chunks,
-            batches=batches,
-            recording=recording if schedule.split else None,
-        ),
+        stage=stage,
         buckets=buckets,
         mailbox=Mailbox(mesh, inlets=inlets(layout, place.stage), payload_bytes=layout.boundary_bytes, memory=device),
         evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=device),
         modules=[module for modules in built for module in modules],
         accumulators=accumulators,
+        parameters=parameters,
+        losses=stage.losses,
+        scale=scale,
     )
 
 

@@ -18,6 +18,7 @@ from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import write_whole
+from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import (
     ClockSample,
     ClockWatch,
@@ -41,8 +42,9 @@ from hpcpipe.runtime.stop import describe
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
+from hpcpipe.train.guard import NonFiniteGuard
 from hpcpipe.train.layout import Layout
-from hpcpipe.train.metrics import MetricsFile, StepMetrics
+from hpcpipe.train.metrics import MetricsFile, MetricsSink, StepMetrics
 from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.schedule import rate_of
@@ -62,8 +64,8 @@ class Origin:
 class Outcome:
     """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step.
 
-    `stopped_by` names the signals that ended it before its last step; `evaluations` are the losses over what is held
-    out, each with the number of steps done before it.
+    `stopped_by` names the signals that ended it before its last step, `diverged` where a NaN or infinity arose;
+    `evaluations` are the losses over what is held out, each with the number of steps done before it.
     """
 
     exit_code: int
@@ -71,6 +73,7 @@ class Outcome:
     last_loss: float
     steps: int
     stopped_by: str = ""
+    diverged: str = ""
     evaluations: tuple[tuple[int, float], ...] = ()
 
 
@@ -82,6 +85,9 @@ class Reporter(Protocol):
 
     def step(self, metrics: StepMetrics) -> None:
         """Show a step whose loss is known on all ranks."""
+
+    def note(self, sentence: str) -> None:
+        """Show what has happened besides."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -159,7 +165,7 @@ class _Loop:
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
         self._log: EventLog | None = None
-        self._metrics_file: MetricsFile | None = None
+        self._metrics: list[MetricsSink] = []
         self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
             self._prepare(
@@ -195,6 +201,8 @@ class _Loop:
             clock_shifts=_clock_shifts(world, sample.offset),
             replay=replay,
         )
+        self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
+        self._scales: list[float] = []
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
         if self._log.writer is not None and replay is not None:
             self._log.writer.decision(0, "order", f"replayed from {replay.source}")
@@ -222,17 +230,22 @@ class _Loop:
         for step in range(self._job.run.steps):
             before_step(step, self.rank)
             self._phase = "step"
+            self._scales.append(self.rank.scale.value)
             times.append(self.rank.engine.run_step(step))
+            goes_on = self._look(step)
             self._settle(times)
             own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
             self._ledger.post([*own, *self._wish.came, *self.rank.source.row()])
-            if not self._finite or any(self._stops):  # the same on all ranks, as it comes from sums over them
+            if (
+                not goes_on or not self._finite or any(self._stops)
+            ):  # the same on all ranks, as it comes from sums over them
                 break
         self._settle(times)
         steps = len(self._losses)
         stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
         code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
-        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by, tuple(self._evaluations))
+        reason, evaluations = self._guard.reason, tuple(self._evaluations)
+        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by, reason, evaluations)
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
@@ -253,10 +266,10 @@ class _Loop:
 
     def close_files(self) -> None:
         """Close what is open; may be called twice."""
-        for file in (self._log, self._metrics_file, self._reporter):
+        for file in (self._log, *self._metrics, self._reporter):
             if file is not None:
                 file.close()
-        self._metrics_file = self._reporter = None
+        self._metrics, self._reporter = [], None
 
     def _describe(self) -> dict[str, object]:
         return {"phase": self._phase, **snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place)}
@@ -264,7 +277,11 @@ class _Loop:
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
-        self._metrics_file = MetricsFile(run_directory / "metrics.jsonl")
+        self._metrics.append(MetricsFile(run_directory / "metrics.jsonl"))
+        if self._job.run.tensorboard:
+            from hpcpipe.train.tensorboard import TensorBoard
+
+            self._metrics.append(TensorBoard(run_directory / "tensorboard"))
 
     def _record_clock(self, sample: ClockSample) -> None:
         if self._log is not None and self._log.writer is not None:
@@ -286,6 +303,16 @@ class _Loop:
         self.rank.engine.gather()
         return evaluator.evaluate(waiting=self._waiting, moved=self.rank.engine.note_progress)
 
+    def _look(self, step: int) -> bool:
+        """Let the guard judge a step; return whether the run goes on."""
+        goes_on = self._guard.look(step)
+        words = self._guard.news or self._guard.reason
+        if words and self._log is not None and self._log.writer is not None:
+            self._log.writer.decision(step, "not finite", words)
+        if self._guard.news and self._reporter is not None:
+            self._reporter.note(self._guard.news)
+        return goes_on
+
     def _settle(self, times: list[StepTimes]) -> None:
         """Take the sums of the step posted last and pass them on."""
         self._phase = "sums"
@@ -299,7 +326,9 @@ class _Loop:
         self.rank.source.take(rest[wishes:])
         if self._emulated:
             loss = square_norm = math.nan
-        self._finite, self._stops = self._emulated or math.isfinite(loss), tuple(rest[:wishes])
+        skipped = step in self._guard.skipped
+        self._finite = (self._emulated or math.isfinite(loss) or skipped) and not self._guard.reason
+        self._stops = tuple(rest[:wishes])
         self._losses.append(loss)
         if held_out_count:
             self._evaluations.append((step + 1, held_out / held_out_count))
@@ -314,6 +343,8 @@ class _Loop:
             hint=settings.hint,
             k=self._layout.schedule.k or 0,
             dispatch=self._dispatch,
+            loss_scale=self._scales[step],
+            skipped=skipped,
             eval_loss=held_out / held_out_count if held_out_count else None,
         )
         self._write(metrics, times[step])
@@ -331,12 +362,12 @@ class _Loop:
                 tokens=metrics.tokens,
                 hint=metrics.hint,
                 k=metrics.k,
-                bucket_bytes=sum(self.rank.buckets.num_bytes(b) for b in range(len(self.rank.buckets))),
+                bucket_bytes=sum(self.rank.buckets.num_bytes(Task(Kind.RS, b)) for b in range(len(self.rank.buckets))),
                 peak_bytes=self._device.peak_bytes(),
             )
             self._log.settle(metrics.step)
-        if self._metrics_file is not None:
-            self._metrics_file.write(metrics)
+        for sink in self._metrics:
+            sink.write(metrics)
         if self._reporter is not None:
             self._reporter.step(metrics)
 

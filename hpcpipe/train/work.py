@@ -3,7 +3,7 @@
 The trainer and the engine see no difference.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,12 +13,14 @@ from hpcpipe.runtime import Inlet, Mailbox, Mesh, now
 from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.engine import Stage as EngineStage
 from hpcpipe.train.layout import Layout
+from hpcpipe.train.scaler import LossScale
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hpcpipe.device.cpu import Cpu
     from hpcpipe.train.accumulate import Accumulator
+    from hpcpipe.train.clip import Verdict
     from hpcpipe.train.evaluate import Evaluator
 
 
@@ -37,6 +39,10 @@ class Buckets(EngineBuckets, Protocol):
         """The squared gradient norm of this rank's shards at their last update."""
 
     @property
+    def verdict(self) -> "Verdict | None":
+        """What all ranks have agreed on about the step's gradients, if they do."""
+
+    @property
     def chunks(self) -> Sequence[Collection[int]]:
         """The chunks whose parameters each bucket holds."""
 
@@ -53,9 +59,10 @@ class Buckets(EngineBuckets, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The parts of one rank. `modules` and `accumulators` are those of its chunks, in order; none if emulated.
+    """The parts of one rank. `modules`, `accumulators` and `parameters` are its chunks' in order; none if emulated.
 
     `evaluate` goes through what is held out for evaluation, where something is (evaluate.py).
+    `losses` gives the losses of the step by micro-batch, as far as they are known here.
     """
 
     stage: Stage
@@ -64,6 +71,9 @@ class Work:
     evaluate: "Evaluator | None" = None
     modules: "list[nn.Module]" = field(default_factory=list)
     accumulators: "list[Accumulator]" = field(default_factory=list)
+    parameters: "Sequence[Sequence[nn.Parameter]]" = ()
+    losses: Callable[[], Mapping[int, float]] = dict
+    scale: LossScale = field(default_factory=LossScale)
 
 
 def make_device(job: Job, *, sharing_ranks: int) -> "Cpu | Emulated":

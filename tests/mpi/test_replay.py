@@ -17,7 +17,7 @@ from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import World
 from hpcpipe.train import Origin, read_replay, train
 
-KINDS = (Kind.F, Kind.B, Kind.W, Kind.RS, Kind.UPDATE, Kind.AG)
+KINDS = (Kind.F, Kind.B, Kind.W, Kind.RS, Kind.NORM, Kind.UPDATE, Kind.AG)
 
 
 def _emulated(folder, *overrides):

@@ -79,8 +79,11 @@ def rest(comm):
         time.sleep(1e-3)
 
 
-def reference(job):
-    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order."""
+def reference(job, clipped=lambda net: [list(net.parameters())]):
+    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order.
+
+    `clipped` are the lists of parameters whose gradients are clipped together. The net has the norms of each step.
+    """
     model, data, batch = job.model, job.data, job.batch
     layers = gpt_layers(
         layers=model.layers,
@@ -102,18 +105,19 @@ def reference(job):
     decayed = [p for p in net.parameters() if p.ndim >= 2]
     others = [p for p in net.parameters() if p.ndim < 2]
     settings = job.optimizer
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
-        lr=settings.lr,
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-    )
+    groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    common = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name == "sgd":
+        optimizer = torch.optim.SGD(groups, momentum=settings.momentum, **common)
+    else:
+        rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.name]
+        optimizer = rule(groups, betas=settings.betas, eps=settings.eps, **common)
     warm = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / settings.warmup, total_iters=settings.warmup - 1)
     cool = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, job.run.steps - settings.warmup)
     rates = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cool], [settings.warmup])
     loss_of = partial(next_token_loss, tokens=count * batch.microbatch_size * data.seq_len)
-    losses = []
+    losses, net.norms = [], []
+    clip = 1e30 if settings.clip == "off" else settings.clip
     for step in range(job.run.steps):
         batches.load(step)
         optimizer.zero_grad()
@@ -123,6 +127,7 @@ def reference(job):
             loss.backward()
             total += loss.item()
         losses.append(total)
+        net.norms.append([torch.nn.utils.clip_grad_norm_(group, clip).item() for group in clipped(net)])
         optimizer.step()
         rates.step()
     return losses, net

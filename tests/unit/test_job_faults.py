@@ -99,7 +99,7 @@ def test_keys_and_tables_that_are_written_twice_are_all_named_with_both_lines(tm
         ("[batch]\nmicrobatch = 4\n", "batch.microbatch", "did you mean microbatches?"),
         ("[schedule]\nin-flight = 4\n", "schedule.in-flight", "did you mean in_flight?"),
         ("[schedule]\nseq_len = 4\n", "schedule.seq_len", "seq_len belongs in [data]"),
-        ("[comm]\nxyz = 4\n", "comm.xyz", "known keys: slots, poll, bucket_mb"),
+        ("[comm]\nxyz = 4\n", "comm.xyz", "known keys: slots, poll, bucket_mb, split_allreduce"),
         ("[comm.slots]\nx = 4\n", "comm.slots", 'for example slots = "auto" or slots = 4'),
     ],
 )
@@ -160,14 +160,24 @@ def test_a_list_of_tables_and_a_value_in_a_tables_place_are_refused(tmp_path: Pa
         ("[optimizer]\nlr = inf", "lr must be a finite number, got inf", "for example lr = 0.001"),
         ("[optimizer]\nlr = 0", "lr must be above 0, got 0", "for example lr = 0.001 (highest learning rate)"),
         (
-            "[optimizer]\nname = 'adam'",
-            'name = "adam" is not known',
-            'did you mean "adamw"? it must be "adamw" or "sgd"',
+            "[optimizer]\nname = 'adamww'",
+            'name = "adamww" is not known',
+            'did you mean "adamw"? it must be "adamw", "adam" or "sgd"',
         ),
         (
             "[device]\nkind = 1979-05-27",
             'kind must be "auto", "cpu" or "emulated", got the date 1979-05-27',
             'for example kind = "auto"',
+        ),
+        (
+            "[optimizer]\nclip = 0",
+            'clip must be "off" or a number above 0, got 0',
+            'for example clip = 1.0 or clip = "off"',
+        ),
+        (
+            "[precision]\nloss_scale = 'static'",
+            'loss_scale must be "auto", "dynamic" or a number above 0, got the text "static"',
+            'for example loss_scale = "dynamic"',
         ),
         ("[job]\nname = 'a/b'", 'name must be usable as the name of a folder, got "a/b"', 'no "/"'),
     ],
@@ -333,6 +343,37 @@ def test_a_setting_of_the_other_optimizer_has_no_effect_and_is_refused(tmp_path:
     sgd = '[optimizer]\nname = "sgd"\nmomentum = 0.9\n'
     assert faults_of(extended(tmp_path, sgd)) == ()
     assert "eps = 0.1 has no effect" in fault_of(extended(tmp_path, sgd + "eps = 0.1\n")).message
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "message"),
+    [
+        ("min_lr = 1e-4\n", "min_lr", 'has no effect with schedule = "constant"'),
+        ('schedule = "linear"\nlr = 1e-3\nmin_lr = 0.01\n', "min_lr", "min_lr = 0.01 is above lr = 0.001"),
+        ('clip_scope = "stage"\n', "clip_scope", 'has no effect with clip = "off"'),
+        ("max_skips = 3\n", "max_skips", 'has no effect with nonfinite = "stop"'),
+    ],
+)
+def test_settings_of_the_optimizer_that_contradict_each_other_are_refused(
+    tmp_path: Path, more: str, key: str, message: str
+) -> None:
+    fault = fault_of(extended(tmp_path, f"[optimizer]\n{more}"))
+    assert fault.key == f"optimizer.{key}"
+    assert message in fault.message
+
+
+def test_settings_of_the_optimizer_that_go_together_are_taken(tmp_path: Path) -> None:
+    text = '[optimizer]\nschedule = "linear"\nmin_lr = 1e-4\nclip = 1\nclip_scope = "stage"\nmax_skips = 3\n'
+    assert faults_of(extended(tmp_path, text + '[precision]\ncompute = "fp16"\n')) == ()
+
+
+def test_tensorboard_that_is_not_installed_is_a_fault_with_the_line_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcpipe.job.checks.find_spec", lambda _name: None)
+    fault = fault_of(extended(tmp_path, "[job]\ntensorboard = true\n"))
+    assert fault.key == "job.tensorboard"
+    assert "pip install 'hpcpipe[tensorboard]'" in fault.hint
 
 
 def test_tensor_slices_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hpcpipe.simulate import (
     Straggler,
     simulate_step,
 )
+from hpcpipe.simulate.compiled_step import simulate_compiled
 
 FORWARD, BACKWARD, WEIGHT = 1000, 1000, 1000
 QUIET = Link()
@@ -194,3 +195,32 @@ def test_a_burst_slows_the_messages_that_are_sent_during_it():
     where = {"seed": 1, "step": 0, "source": 0, "target": 1, "task": Task(Kind.F, 7)}
     delays = [Bursts(1.0, every=10.0, length=3.0, factor=20.0).of(float(t), **where) for t in range(20)]
     assert delays == [20.0, 20.0, 20.0, *[1.0] * 7] * 2
+
+
+@pytest.mark.parametrize("simulate", [simulate_step, simulate_compiled])
+def test_with_a_norm_every_stage_updates_when_the_last_stage_has_its_gradients_and_all_know_it(simulate):
+    stages, microbatches, forward, backward, update, norm = 4, 8, 100, 200, 50, 7
+    schedule = Schedule("1f1b", "fixed", Placement(stages), microbatches, (Limits(),) * stages)
+    took = {Kind.F: forward, Kind.B: backward, Kind.UPDATE: update}
+    more = {"duration": lambda _stage, task: took.get(task.kind, 0), "arrival": lambda _s, _t, _task, now: now}
+    whole = (microbatches + stages - 1) * (forward + backward)  # of 1F1B and of its first stage, which ends last
+    ends = {}
+    for norm_ns in (None, norm):
+        step = simulate(schedule, buckets=[1] * stages, norm_ns=norm_ns, **more)
+        ends[norm_ns] = step.end
+    assert ends[None] == [whole - stage * backward + update for stage in range(stages)]
+    assert ends[norm] == [whole + norm + update] * stages
+    norms = [row for rows in step.beside for row in rows]
+    assert [row.task for row in norms] == [Task(Kind.NORM, 0)] * stages
+    assert {row.end for row in norms} == {whole + norm}
+
+
+@pytest.mark.parametrize("simulate", [simulate_step, simulate_compiled])
+def test_in_phases_a_step_takes_its_exchanges_one_after_the_other(simulate):
+    schedule = Schedule("1f1b", "fixed", Placement(1), 2, (Limits(),))
+    took = {Kind.F: 10, Kind.B: 20, Kind.RS: 100, Kind.UPDATE: 5, Kind.AG: 100}
+    more = {"duration": lambda _stage, task: took.get(task.kind, 0), "arrival": lambda _s, _t, _task, now: now}
+    split, phased = (simulate(schedule, buckets=[2], replicated=True, phased=each, **more) for each in (False, True))
+    assert split.end == [60 + 100 + 2 * 5]
+    assert split.gathered == [[60 + 100 + 5 + 100, 60 + 100 + 10 + 100]]
+    assert phased.end == [60 + 100 + 10 + 100]

@@ -122,7 +122,9 @@ def settings_of_a_step(draw):
     begin = draw(st.none() | st.lists(st.integers(0, 500), min_size=9, max_size=9))
     buckets = draw(st.none() | st.lists(st.integers(0, 4), min_size=9, max_size=9))
     gathered = buckets and draw(st.none() | st.lists(st.integers(0, 900), min_size=4, max_size=4))
-    return link, seed, style, begin, draw(st.sampled_from([0, 0, 1, 25])), buckets, draw(st.booleans()), gathered
+    norm_ns = draw(st.none() | st.sampled_from([0, 1, 300]))
+    after = buckets, draw(st.booleans()), gathered, draw(st.booleans()), norm_ns
+    return link, seed, style, begin, draw(st.sampled_from([0, 0, 1, 25])), *after
 
 
 def _outcome(simulate, schedule, **more):
@@ -132,9 +134,9 @@ def _outcome(simulate, schedule, **more):
         return str(error)
 
 
-def _same_both_ways(
-    schedule, link, seed, style, begin=None, agreement_ns=0, buckets=None, replicated=False, gathered=None
-):
+def _same_both_ways(schedule, link, seed, style, begin=None, agreement_ns=0, *after):
+    buckets, replicated, gathered, phased, norm_ns = after or (None, False, None, False, None)
+
     def duration(stage, task):
         return DURATIONS[style](seed, stage, *task)
 
@@ -149,6 +151,8 @@ def _same_both_ways(
             agreement_ns=agreement_ns,
             buckets=buckets and buckets[:stages],
             replicated=replicated,
+            phased=phased,
+            norm_ns=norm_ns,
             gathered=gathered
             and [[time + stage for time in gathered[:count]] for stage, count in enumerate(buckets[:stages])],
         )
