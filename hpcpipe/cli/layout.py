@@ -17,9 +17,10 @@ def describe(job: "Job", layout: Layout) -> str:
     shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
     chunks = layout.schedule.placement.chunks
     shape += f", {chunks} chunks each" if chunks > 1 else ""
+    unit = "sequences" if hasattr(job.data, "seq_len") else "samples"
     if layout.layers:
         what = f"{sum(layout.num_parameters(stage) for stage in range(sizes.pipeline)) / 1e6:.2f} M parameters"
-        size = f" of {job.batch.microbatch_size} sequences"
+        size = f" of {job.batch.microbatch_size} {unit}"
     else:
         what, size = "an emulated model (times are drawn, nothing is computed)", ""
     held = "forwards of a chunk" if chunks > 1 else "of them"
@@ -27,6 +28,7 @@ def describe(job: "Job", layout: Layout) -> str:
         f"{job.run.name}: {what} on {sizes.ranks} ranks ({shape}); dispatch {schedule.dispatch}, hint {schedule.hint}\n"
         f"{job.batch.microbatches} micro-batches{size} a step and replica, at most "
         f"{' '.join(map(str, layout.bounds))} {held} in flight by stage"
+        + "".join(f"\nnote: {notice}" for notice in layout.notices)
     )
 
 
@@ -45,7 +47,10 @@ def print_layout(job: "Job") -> None:
             names = "\n".join(_names(layout, piece) for piece in stage)
             cells += [names, f"{layout.num_parameters(number):,}", f"{cost / sum(costs):.1%}"]
         table.add_row(*cells, str(bound), f"{bound * layout.boundary_bytes / 2**20:.1f}")
-    make_console().print(table)
+    console = make_console()
+    console.print(table)
+    for notice in layout.notices:
+        console.print(f"note: {notice}", highlight=False, markup=False)
 
 
 def _names(layout: Layout, piece: range) -> str:

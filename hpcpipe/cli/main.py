@@ -65,8 +65,15 @@ class LazyGroup(click.Group):
             _explain(error)
 
 
+_USERS = ("UserCodeError", "WrongModelError")
+"""Errors of a model or of data of the user's own, by name: what defines them is not imported here."""
+
+
 def _explain(error: Exception) -> None:
     """Say what went wrong without a traceback and leave with the exit code that fits."""
+    if type(error).__name__ in _USERS:
+        click.echo(f"hpcpipe: {error}", err=True)
+        sys.exit(ExitCode.INPUT)
     if isinstance(error, ImportError) and not (error.name or "").startswith("hpcpipe."):
         click.echo(f"hpcpipe: {error}", err=True)
         click.echo("hpcpipe: `hpcpipe doctor` says what this environment lacks", err=True)

@@ -20,6 +20,7 @@ class Lines:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._unit = _unit(job)
 
     def begin(self, layout: Layout) -> None:
         """Say what is about to be trained."""
@@ -28,8 +29,8 @@ class Lines:
     def step(self, metrics: StepMetrics) -> None:
         """Print a line if it is time for one."""
         steps = self._job.run.steps
-        if metrics.step % self._job.run.log_every == 0 or metrics.step == steps - 1:
-            print(f"step {metrics.step + 1:>{len(str(steps))}}/{steps}  {_words(metrics)}", flush=True)
+        if metrics.step % self._job.run.log_every == 0 or metrics.step == steps - 1 or metrics.eval_loss is not None:
+            print(f"step {metrics.step + 1:>{len(str(steps))}}/{steps}  {_words(metrics, self._unit)}", flush=True)
 
     def note(self, sentence: str) -> None:
         """Print it at once."""
@@ -44,6 +45,7 @@ class Bar:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._unit = _unit(job)
         self._progress = Progress(
             TextColumn("step"),
             MofNCompleteColumn(),
@@ -64,7 +66,7 @@ class Bar:
     def step(self, metrics: StepMetrics) -> None:
         """Move the bar."""
         if self._task is not None:
-            self._progress.update(self._task, completed=metrics.step + 1, words=_words(metrics))
+            self._progress.update(self._task, completed=metrics.step + 1, words=_words(metrics, self._unit))
 
     def note(self, sentence: str) -> None:
         """Print it above the bar."""
@@ -75,8 +77,13 @@ class Bar:
         self._progress.stop()
 
 
-def _words(metrics: StepMetrics) -> str:
+def _unit(job: Job) -> str:
+    return "tokens" if hasattr(job.data, "seq_len") else "samples"
+
+
+def _words(metrics: StepMetrics, unit: str) -> str:
     if not metrics.tokens:  # an emulated model has neither loss nor tokens
         return f"{metrics.step_ns * 1e-6:.1f} ms"
     rate = metrics.tokens / (metrics.step_ns * 1e-9)
-    return f"loss {metrics.loss:.4f}  {metrics.step_ns * 1e-6:.0f} ms  {rate:,.0f} tokens/s"
+    held_out = "" if metrics.eval_loss is None else f"  held-out loss {metrics.eval_loss:.4f}"
+    return f"loss {metrics.loss:.4f}{held_out}  {metrics.step_ns * 1e-6:.0f} ms  {rate:,.0f} {unit}/s"

@@ -56,6 +56,11 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {error}", file=sys.stderr)
             return ExitCode.INPUT
+        problems = [problem for problem in world.collect(_wrong_inside(job, world.rank)) if problem]
+        if problems:
+            if world.rank == 0:
+                print(f"hpcpipe: {problems[0]}", file=sys.stderr)
+            return ExitCode.INPUT
         facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
         if facts[0] is None:
             return ExitCode.ENVIRONMENT
@@ -74,6 +79,15 @@ def _train(
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)
     return outcome.exit_code
+
+
+def _wrong_inside(job: "Job", rank: int) -> str:
+    """Return what is wrong with the data, or with a model of the user's own, as far as only a look inside can tell."""
+    if job.device.kind == "emulated":
+        return ""
+    from hpcpipe.train.own_model import problem_with
+
+    return problem_with(job, opens_texts=rank == 0)
 
 
 def _if_mpi_dies(given: environment.World) -> str:

@@ -26,6 +26,8 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         emulated = job.device.kind == "emulated"
         loss = "" if emulated else f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in "
         console.print(f"{loss}{outcome.steps} {'emulated ' if emulated else ''}steps", highlight=False)
+        if outcome.evaluations:
+            console.print(_evaluations(outcome), highlight=False)
     if outcome.diverged:
         console.print(f"{outcome.diverged}: stopped on all ranks; try a smaller lr", soft_wrap=True, highlight=False)
     elif outcome.exit_code == ExitCode.DIVERGED:
@@ -48,11 +50,19 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
 
 
+def _evaluations(outcome: Outcome) -> str:
+    (first, begin), (last, end) = outcome.evaluations[0], outcome.evaluations[-1]
+    what = f"held-out loss {end:.4f} after step {last}"
+    return what if first == last else f"{what}, {begin:.4f} after step {first}"
+
+
 def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) -> None:
     run = open_run(directory)
     table = render_text(summarize(run))
     text = StringIO()
     Console(file=text, width=100).print(table)
+    if outcome.evaluations:
+        text.write(_evaluations(outcome) + "\n")
     write_whole(directory / "report.txt", text.getvalue())
     middle = max(0, outcome.steps // 2 - 1)
     steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))

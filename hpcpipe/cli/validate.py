@@ -45,6 +45,12 @@ def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_j
         click.echo(
             f"{job_file}: valid; {mesh.ranks} {'rank' if mesh.ranks == 1 else 'ranks'} ({sizes}), {job.run.steps} steps"
         )
+        own = [table for table, kind in (("model", job.model.kind), ("data", job.data.kind)) if ":" in kind]
+        if own:
+            click.echo(
+                f"what the function of [{'] and ['.join(own)}] returns is looked at when the run starts, or now "
+                "with `hpcpipe run --dry-run`"
+            )
 
 
 def _print_json(faults: list[dict[str, str | int]], warnings: Sequence[dict[str, str | int]] = ()) -> None:

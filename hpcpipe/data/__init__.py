@@ -1,5 +1,24 @@
 """Data files to micro-batches."""
 
-from hpcpipe.data.text import TextBatches
+from hpcpipe.data.batches import Batches, Counted, Evaluation, Source, counted_tokens
+from hpcpipe.data.order import Deal, Order, evaluation_deal, held_out
+from hpcpipe.data.own import OwnSource
+from hpcpipe.data.text import open_text
+from hpcpipe.data.tokens import open_tokens
+from hpcpipe.data.windows import Windows
 
-__all__ = ["TextBatches"]
+__all__ = [
+    "Batches",
+    "Counted",
+    "Deal",
+    "Evaluation",
+    "Order",
+    "OwnSource",
+    "Source",
+    "Windows",
+    "counted_tokens",
+    "evaluation_deal",
+    "held_out",
+    "open_text",
+    "open_tokens",
+]

@@ -1,67 +1,130 @@
-"""Micro-batches from a text file: its bytes are the tokens, memory-mapped, in an order that is a function of the seed.
+"""A text as a row of tokens: those of a tokenizer of the tokenizers library, or its bytes.
 
-Every rank computes the same order from (seed, step), so nothing is sent: the first stage reads the inputs and the last
-stage the targets of the same windows.
+The ids are written to a file once and mapped into memory from then on, so a start costs a tokenization only when the
+text or the tokenizer is new.
 """
 
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
+
+from hpcpipe.data.tokens import Array, Row, open_bytes
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PIECE = 1 << 20
+"""Bytes of text that are tokenized together, to the next end of a line; no token spans two pieces."""
+_RULE = "1"
+_SAID_FROM = 32 << 20
 
 
-class TextBatches:
-    """Windows of seq_len + 1 bytes, shuffled anew each epoch, dealt out to steps, replicas and micro-batches.
+def open_text(path: Path, tokenizer: Path | None = None, *, cache: Path | None = None) -> Row:
+    """Open a text.
 
     Parameters
     ----------
-    microbatches, microbatch_size, replicas
-        The global batch is their product; a replica gets a contiguous part of it.
+    tokenizer
+        A tokenizer.json; None for bytes. The ids are those that it gives without the tokens that it adds around a
+        text; special tokens that are written in the text (such as <|endoftext|> between documents) are single ids.
+    cache
+        Folder for the ids, otherwise `hpcpipe/tokens` under XDG_CACHE_HOME or ~/.cache. Where it cannot be written to,
+        the ids go to a nameless temporary file.
+
+    Raises
+    ------
+    ValueError
+        The text is not UTF-8, or the tokenizer is none.
     """
+    if tokenizer is None:
+        return open_bytes(path)
+    loaded = _load(tokenizer)
+    most = max(loaded.get_vocab(with_added_tokens=True).values(), default=0)
+    dtype = np.dtype(np.uint16 if most < 1 << 16 else np.uint32)
+    target = (_folder() if cache is None else cache) / f"{_key(path, tokenizer)}.{dtype.name}.bin"
+    name = f"{path} (tokenized by {tokenizer.name})"
+    if not target.exists() and (unnamed := _write(target, loaded, path, dtype)) is not None:
+        return Array(name, unnamed)
+    if target.stat().st_size == 0:
+        raise ValueError(f"{path}: has no tokens")
+    return Array(name, np.memmap(target, dtype=dtype, mode="r"))
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        seq_len: int,
-        seed: int,
-        microbatches: int,
-        microbatch_size: int,
-        replica: int,
-        replicas: int,
-    ) -> None:
-        self._tokens = np.memmap(path, dtype=np.uint8, mode="r")
-        self._seq_len = seq_len
-        self._seed = seed
-        self._size = microbatch_size
-        self._per_step = microbatches * microbatch_size * replicas
-        self._offset = replica * microbatches * microbatch_size
-        self._count = microbatches * microbatch_size
-        self._windows = (len(self._tokens) - 1) // seq_len
-        self._epoch: tuple[int, np.ndarray] | None = None
-        self._batch = torch.empty(0)
-        if self._windows < 1:
-            raise ValueError(f"{path}: {len(self._tokens)} bytes are fewer than one sequence of {seq_len + 1}")
 
-    def load(self, step: int) -> None:
-        """Read this replica's windows of the step."""
-        first = step * self._per_step + self._offset
-        starts = np.array([self._window(first + i) for i in range(self._count)]) * self._seq_len
-        rows = self._tokens[starts[:, None] + np.arange(self._seq_len + 1)]
-        self._batch = torch.from_numpy(rows.astype(np.int64)).view(-1, self._size, self._seq_len + 1)
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hpcpipe" / "tokens"
 
-    def inputs(self, microbatch: int) -> torch.Tensor:
-        """Return (microbatch_size, seq_len) int64."""
-        return self._batch[microbatch, :, :-1].contiguous()
 
-    def targets(self, microbatch: int) -> torch.Tensor:
-        """Return the inputs shifted by one."""
-        return self._batch[microbatch, :, 1:].contiguous()
+def _key(path: Path, tokenizer: Path) -> str:
+    state = path.stat()
+    what = [_RULE, str(PIECE), str(path.resolve()), str(state.st_size), str(state.st_mtime_ns)]
+    return blake2b("\0".join(what).encode() + tokenizer.read_bytes(), digest_size=16).hexdigest()
 
-    def _window(self, sample: int) -> int:
-        """Return the window of the sample-th sequence since the start of the training."""
-        epoch, position = divmod(sample, self._windows)
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = np.random.Generator(np.random.Philox(key=[self._seed, epoch])).permutation(self._windows)
-            self._epoch = epoch, order
-        return int(self._epoch[1][position])
+
+def _load(path: Path) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    try:
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise ValueError(f"{path}: is no tokenizer of the tokenizers library: {error}") from None
+    loaded.no_padding()
+    loaded.no_truncation()
+    return loaded
+
+
+def _write(target: Path, tokenizer: "Tokenizer", path: Path, dtype: np.dtype) -> np.ndarray | None:
+    """Write the ids beside their name and rename; return them mapped where no file can be made there.
+
+    Several ranks may do so at a time: each writes the same.
+    """
+    partial = target.with_name(f".{target.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            _tokenize(tokenizer, path, dtype, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        with tempfile.TemporaryFile() as unnamed:
+            _tokenize(tokenizer, path, dtype, unnamed)
+            if unnamed.tell() == 0:
+                raise ValueError(f"{path}: has no tokens") from None
+            unnamed.flush()
+            return np.memmap(unnamed, dtype=dtype, mode="r")
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return None
+
+
+def _tokenize(tokenizer: "Tokenizer", path: Path, dtype: np.dtype, file: BinaryIO | Any) -> None:
+    size, done, said = path.stat().st_size, 0, 0
+    for piece in _pieces(path):
+        try:
+            text = piece.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}: byte {done + error.start} is not UTF-8 ({error.reason}); a text for a tokenizer must be"
+            ) from None
+        file.write(np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=dtype).tobytes())
+        done += len(piece)
+        if size >= _SAID_FROM and done * 10 // size > said:
+            said = done * 10 // size
+            print(f"hpcpipe: tokenizing {path}: {said * 10} %", file=sys.stderr, flush=True)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece + file.readline()

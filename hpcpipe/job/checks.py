@@ -1,14 +1,13 @@
 """What mesh, model, data and optimizer of a job, or one of them and the machine, must satisfy together.
 
-One small function a rule; those of the schedule are in schedule_checks.py.
+One small function a rule; those of the schedule are in schedule_checks.py, those of files in data_checks.py.
 """
 
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from hpcpipe.job.datafile import PACKAGE, NoSuchPackageError
-from hpcpipe.job.datasets import Text
+from hpcpipe.job.datasets import DataFile
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.models import Gpt
 from hpcpipe.job.optimizer import Optimizer
@@ -17,7 +16,6 @@ from hpcpipe.job.schema import Job
 from hpcpipe.job.words import listing, show
 
 CHECKS = Rules()
-BYTE_VALUES = 256
 
 
 @CHECKS.needs("parallel.pipeline", "parallel.data", "parallel.tensor")
@@ -93,7 +91,7 @@ def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Proble
 
 @CHECKS.needs("data.seq_len", "model.context")
 def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, Text)
+    assert isinstance(job.data, DataFile)
     assert isinstance(job.model, Gpt)
     length, context = job.data.seq_len, job.model.context
     if length > context:
@@ -114,17 +112,6 @@ def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
             ("model", "heads"),
             f"heads = {heads} does not divide dim = {dim}",
             f"set dim to a multiple of {heads}, such as {listing([str(d) for d in fitting], 'or')}, or change heads",
-        )
-
-
-@CHECKS.needs("data.path", "model.vocab_size")
-def _every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Gpt)
-    if job.model.vocab_size < BYTE_VALUES:
-        yield Problem(
-            ("model", "vocab_size"),
-            f"vocab_size = {job.model.vocab_size} is too small: the tokens of a text are {BYTE_VALUES} bytes",
-            f"set vocab_size = {BYTE_VALUES} or leave it out",
         )
 
 
@@ -179,48 +166,4 @@ def _without_effect(job: Job, key: str, decided_by: str, other: Any) -> Iterator
             ("optimizer", key),
             f"{key} = {show(value)} has no effect with {decided_by} = {show(getattr(job.optimizer, decided_by))}",
             f"remove {key}, or set {decided_by} = {show(other)}",
-        )
-
-
-@CHECKS.needs("data.path")
-def _the_data_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, Text)
-    where = ("data", "path")
-    try:
-        path = job.data.resolved_path
-        if not path.exists():
-            relative = not job.data.path.startswith((PACKAGE, "/", "~"))
-            hint = "a relative path starts at the job file's folder" if relative else "check the path"
-            yield Problem(where, f"the data file {path} does not exist", hint)
-        elif path.is_dir():
-            yield Problem(where, f"{path} is a folder, not a data file", "name a text file in it")
-        elif not path.is_file():
-            yield Problem(where, f"{path} is not a regular file", "name a text file")
-        else:
-            with path.open("rb") as file:
-                empty = not file.read(1)
-            if empty:
-                yield Problem(where, f"the data file {path} is empty", "name a file with text in it")
-    except NoSuchPackageError as error:
-        yield Problem(where, str(error), "install the package, or name a file")
-    except OSError as error:
-        yield Problem(
-            where, f"{job.data.path} cannot be read: {error.strerror or error}", "check the path and its permissions"
-        )
-
-
-@CHECKS.needs("data.path", "data.seq_len")
-def _the_data_holds_a_sequence(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, Text)
-    try:
-        path = job.data.resolved_path
-        size = path.stat().st_size if path.is_file() else 0
-    except (OSError, NoSuchPackageError):
-        return
-    wanted = job.data.seq_len + 1
-    if 0 < size < wanted:
-        yield Problem(
-            ("data", "path"),
-            f"{path} holds {count(size, 'token')}, but one sequence needs seq_len + 1 = {wanted}",
-            f"name a longer file, or set seq_len to at most {size - 1}" if size > 1 else "name a longer file",
         )

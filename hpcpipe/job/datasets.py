@@ -1,29 +1,35 @@
 """The sections of `[data]`, one a kind: where the data lie and how they are drawn; reading them is not done here."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from hpcpipe.job import values
 from hpcpipe.job.datafile import resolve
+from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.section import Section
-from hpcpipe.job.values import Count, Seed
+from hpcpipe.job.values import LARGEST, Count, Seed
 
-DataKind = Literal["text", "synthetic"]
+DataKind = Literal["text", "tokens", "synthetic", "module:function"]
 FileText = Annotated[str, AfterValidator(values.text)]
+AnyTime = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
-class Text(Section):
-    """`[data]` of kind "text": the text to train on; every byte is a token."""
+class Samples(Section):
+    """What all kinds share whose samples are drawn: the order, and what is held out for evaluation."""
 
-    kind: DataKind = Field(description="kind of data", examples=["text"])
-    path: FileText = Field(
-        description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
-        examples=["corpus.txt"],
+    seed: Seed = Field(default=0, description="seed of the order in which samples are drawn")
+    eval_fraction: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the samples, the last ones, that is held out for evaluation"
     )
-    seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
-    seed: Seed = Field(default=0, description="seed of the order in which sequences are drawn")
+    eval_every: AnyTime = Field(
+        default=0, description="steps between two evaluations; 0: only after the last step, if anything is held out"
+    )
+    eval_samples: AnyTime = Field(default=0, description="held-out samples of an evaluation, the first ones; 0: all")
+    eval_microbatch_size: AnyTime = Field(
+        default=0, description="samples of a micro-batch of an evaluation; 0: as in training"
+    )
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -32,9 +38,82 @@ class Text(Section):
         self._folder = folder
 
     @property
+    def evaluates(self) -> bool:
+        """Whether anything is held out."""
+        return self.eval_fraction > 0
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {}
+
+
+class DataFile(Samples):
+    """What the kinds share that cut a file of tokens into sequences."""
+
+    path: FileText = Field(
+        description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
+        examples=["corpus.txt"],
+    )
+    seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
+    eval_path: str = Field(default="", description='file of the same kind for evaluation instead; "": none')
+
+    def resolve(self, text: str) -> Path:
+        """Return a path of this section, absolute."""
+        return resolve(text, folder=self._folder)
+
+    @property
     def resolved_path(self) -> Path:
         """The file to read, absolute."""
-        return resolve(self.path, folder=self._folder)
+        return self.resolve(self.path)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether anything is held out."""
+        return self.eval_fraction > 0 or bool(self.eval_path)
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        given = {key: getattr(self, key) for key in ("path", "eval_path", "tokenizer") if getattr(self, key, "")}
+        return {k: str(self.resolve(v)) for k, v in given.items() if not v.startswith("package:")}
+
+
+class Text(DataFile):
+    """`[data]` of kind "text": a text to train on; its tokens are a tokenizer's, or its bytes."""
+
+    kind: DataKind = Field(description="kind of data", examples=["text"])
+    tokenizer: str = Field(
+        default="", description='tokenizer.json of the tokenizers library; "": every byte is a token'
+    )
+
+
+class Tokens(DataFile):
+    """`[data]` of kind "tokens": token ids in a file: raw (nanoGPT's .bin), Megatron's .bin and .idx, .npy or HDF5."""
+
+    kind: DataKind = Field(description="kind of data", examples=["tokens"])
+    dtype: Literal["auto", "uint8", "uint16", "uint32", "int32", "int64"] = Field(
+        default="auto", description='type of the ids in a raw .bin file; "auto" is uint16; other formats say it'
+    )
+    dataset: str = Field(default="tokens", description="name of the data set in an HDF5 file")
+    end_of_document: int = Field(
+        default=-1, ge=-1, le=LARGEST, description="id put behind each document that does not end with it; -1: none"
+    )
+
+
+class OwnData(Samples):
+    """`[data]` of kind "module:function": what a function of your own returns."""
+
+    kind: FactoryName = Field(description="kind of data", examples=[OWN])
+    options: dict[str, Any] = Field(default={}, description="keywords that the function is called with")
+    import_from: str = Field(default="", description='folder put on the import path; "": the job file\'s folder')
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the module is imported from first, absolute."""
+        return (self._folder / Path(self.import_from).expanduser()).absolute()
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {"import_from": str(self.folder)}
 
 
 class SyntheticData(Section):
@@ -43,5 +122,5 @@ class SyntheticData(Section):
     kind: DataKind = Field(description="kind of data", examples=["synthetic"])
 
 
-DATASETS: dict[str, type[Section]] = {"text": Text, "synthetic": SyntheticData}
+DATASETS: dict[str, type[Section]] = {"text": Text, "tokens": Tokens, "synthetic": SyntheticData, OWN: OwnData}
 """The sections by kind."""

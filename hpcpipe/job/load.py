@@ -9,11 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, explain, schedule_checks, slurm_checks
-from hpcpipe.job.datasets import Text
+from hpcpipe.job import checks, data_checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job.datasets import DataFile, Samples
 from hpcpipe.job.document import Document
+from hpcpipe.job.factory import variant_of
 from hpcpipe.job.faults import JobError, Problem
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import OwnModel
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
 from hpcpipe.job.section import Section
@@ -73,20 +74,30 @@ class _Reading:
             section = _variant(name, values)
             if name == "job":
                 values.setdefault("name", self.path.stem)
-            model = sections.get("model")
-            if section is Text and isinstance(model, Gpt) and ("model", "context") not in self.wrong:
-                values.setdefault("seq_len", model.context)
+            if tables[name] is not None and issubclass(section, DataFile):
+                self._derive_length(section, sections.get("model"), values)
             if tables[name] is None:
                 self.wrong |= {(name, key) for key in section.model_fields}
                 sections[name] = section.model_validate(_examples(section, section.model_fields))
             else:
                 sections[name] = self._section(name, section, values)
-        if isinstance(data := sections["data"], Text):
-            data.set_folder(self.path.parent.absolute())
+        for each in sections.values():
+            if isinstance(each, Samples | OwnModel):
+                each.set_folder(self.path.parent.absolute())
         self._read_table(sections["schedule"])
         job = Job.model_construct(None, run=sections.pop("job"), **sections)
         job.set_folder(self.path.parent.absolute())
         return job
+
+    def _derive_length(self, section: type[Section], model: Section | None, values: dict[str, Any]) -> None:
+        """Let sequences be as long as the model's context, where it has one."""
+        if "seq_len" in values or ("model", "context") in self.wrong or "kind" not in values:
+            return
+        context = getattr(model, "context", None)
+        if context is not None:
+            values["seq_len"] = context
+        elif isinstance(model, OwnModel) and not any(nearest(key, section.model_fields) == "seq_len" for key in values):
+            self.problems.append(explain.missing_key("data", section, "seq_len"))
 
     def _read_table(self, schedule: Section) -> None:
         """Read the file of a hint that names one; without it no rule about the schedule can be checked."""
@@ -107,7 +118,7 @@ class _Reading:
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        for check in (*checks.CHECKS, *schedule_checks.CHECKS, *slurm_checks.CHECKS):
+        for check in (*checks.CHECKS, *data_checks.CHECKS, *schedule_checks.CHECKS, *slurm_checks.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):
@@ -169,7 +180,7 @@ class _Reading:
 def _variant(table: str, values: Mapping[str, Any]) -> type[Section]:
     """Return the section of the table's kind; the usual one where the kind is missing or wrong, which is said later."""
     kind = values.get("kind")
-    return VARIANTS.get(table, {}).get(kind, TABLES[table]) if isinstance(kind, str) else TABLES[table]
+    return VARIANTS.get(table, {}).get(variant_of(kind), TABLES[table]) if isinstance(kind, str) else TABLES[table]
 
 
 def _has(job: Job, path: tuple[str | int, ...]) -> bool:

@@ -1,13 +1,15 @@
 """The sections of `[model]`, one a kind: what a model is made of; building it is not done here."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Count, Recompute
 
-ModelKind = Literal["gpt", "synthetic"]
+ModelKind = Literal["gpt", "synthetic", "module:function"]
 
 
 class Gpt(Section):
@@ -34,5 +36,33 @@ class SyntheticModel(Section):
     kind: ModelKind = Field(description="kind of model", examples=["synthetic"])
 
 
-MODELS: dict[str, type[Section]] = {"gpt": Gpt, "synthetic": SyntheticModel}
+class OwnModel(Section):
+    """`[model]` of kind "module:function": layers and loss that a function of your own returns."""
+
+    kind: FactoryName = Field(description="kind of model", examples=[OWN])
+    options: dict[str, Any] = Field(default={}, description="keywords that the function is called with")
+    import_from: str = Field(default="", description='folder put on the import path; "": the job file\'s folder')
+    recompute: Recompute = Field(
+        default="none",
+        description='layers whose activations the backward computes again: "none", "all" (each by itself) or ranges '
+        "[first, last], of each of which only the input is kept",
+    )
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    def set_folder(self, folder: Path) -> None:
+        """Set where a relative folder starts; the loader does it, once."""
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the module is imported from first, absolute."""
+        return (self._folder / Path(self.import_from).expanduser()).absolute()
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {"import_from": str(self.folder)}
+
+
+MODELS: dict[str, type[Section]] = {"gpt": Gpt, "synthetic": SyntheticModel, OWN: OwnModel}
 """The sections by kind."""

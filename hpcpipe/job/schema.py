@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from hpcpipe.job import values
-from hpcpipe.job.datasets import DATASETS, SyntheticData, Text
+from hpcpipe.job.datasets import DATASETS, OwnData, Samples, SyntheticData, Text, Tokens
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
-from hpcpipe.job.models import MODELS, Gpt, SyntheticModel
+from hpcpipe.job.models import MODELS, Gpt, OwnModel, SyntheticModel
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
@@ -177,8 +177,8 @@ class Job(Section):
     """A checked job. The table `[job]` is the attribute `run`; every other table has its own name."""
 
     run: Run = Field(alias="job")
-    model: Gpt | SyntheticModel
-    data: Text | SyntheticData
+    model: Gpt | OwnModel | SyntheticModel
+    data: Text | Tokens | OwnData | SyntheticData
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
@@ -202,8 +202,9 @@ class Job(Section):
         tables: dict[str, dict[str, Any]] = self.model_dump(by_alias=True)
         if self.schedule.hint.startswith(FROM_FILE):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
-        if isinstance(self.data, Text) and not self.data.path.startswith("package:"):
-            tables["data"]["path"] = str(self.data.resolved_path)
+        for name, section in (("model", self.model), ("data", self.data)):
+            if isinstance(section, Samples | OwnModel):
+                tables[name] |= section.absolute_paths()
         return tomli_w.dumps(tables)
 
     def set_folder(self, folder: Path) -> None:
@@ -257,7 +258,8 @@ class Job(Section):
         stages, split = self.parallel.pipeline, self.parallel.split
         if FAMILIES[self.schedule.hint].most_chunks is None:
             return 2
-        too_few = isinstance(self.model, Gpt) and self.model.layers < 2 * stages
+        too_few = isinstance(self.model, OwnModel)  # how many layers it has is known when it is made
+        too_few = too_few or (isinstance(self.model, Gpt) and self.model.layers < 2 * stages)
         for_one = isinstance(split, tuple) and len(split) != 2 * stages
         return 1 if stages == 1 or too_few or for_one else 2
 

@@ -47,6 +47,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
+def type_of(value: object) -> str:
+    """Return the type of a value with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def listing(names: Sequence[str], last: str = "and") -> str:
     """Return `a, b and c`."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else "".join(names)

@@ -179,6 +179,10 @@ class Engine:
         self._end_wait()
         return StepTimes(begin, now())
 
+    def note_progress(self) -> None:
+        """Note that the rank does something between two steps."""
+        self.progress += 1
+
     @contextmanager
     def unrecorded(self, recorder: Recorder) -> Iterator[None]:
         """Let another recorder have the events meanwhile: the steps within are no part of the run."""

@@ -1,6 +1,7 @@
 """Training: a job's layout on its ranks, the loop, the optimizer's shards, what a run leaves on disk."""
 
 from hpcpipe.events.recording import ReplayError
+from hpcpipe.job.factory import UserCodeError
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import StepMetrics
 from hpcpipe.train.rank import Rank
@@ -16,6 +17,7 @@ __all__ = [
     "ReplayError",
     "Reporter",
     "StepMetrics",
+    "UserCodeError",
     "read_replay",
     "train",
 ]

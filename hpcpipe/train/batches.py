@@ -1,32 +1,125 @@
 """The data of a job as micro-batches, and how many tokens they hold; each kind of `[data]` is told apart here only.
 
-Nothing is read and torch is not needed until micro-batches are asked for.
+Nothing is read and torch is not needed until micro-batches are asked for. What a step gets is a function of the job and
+the step: there is no other state.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
-from hpcpipe.job.datasets import Text
+from hpcpipe.job.datasets import DataFile, OwnData, Samples, Text, Tokens
+from hpcpipe.job.factory import UserCodeError, call_factory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcpipe.data import Evaluation, Source
+    from hpcpipe.data.batches import Count
     from hpcpipe.runtime.stage import Batches
 
 
-def batches_of(job: Job, *, replica: int) -> "Batches":
+def batches_of(job: Job, *, replica: int, count: "Count | None" = None, total: float | None = None) -> "Batches":
     """Return the micro-batches of one replica.
+
+    With `count` targets come as `data.Counted`; `total` is what a step counts, where that is known beforehand.
 
     Raises
     ------
     OSError, ValueError
         The data cannot be read or are too few.
     """
-    return _MAKERS[type(job.data)](job, replica)
+    from hpcpipe.data import Batches, Deal, Order
+
+    source, trained, _ = _sources(job)
+    order = Order(trained, seed=job.data.seed)  # type: ignore[union-attr]
+    sizes = job.batch
+    deal = Deal(
+        order,
+        microbatches=sizes.microbatches,
+        size=sizes.microbatch_size,
+        replica=replica,
+        replicas=job.parallel.data,
+    )
+    return Batches(source, deal, steps=job.run.steps, count=count, total=total)
+
+
+def evaluation_of(job: Job, *, replica: int, count: "Count") -> "Evaluation":
+    """Return one replica's micro-batches of every evaluation; `count` says how many targets a loss counts.
+
+    Raises
+    ------
+    OSError, ValueError
+        The data cannot be read or are too few.
+    """
+    from hpcpipe.data import Evaluation, evaluation_deal
+
+    data = job.data
+    assert isinstance(data, Samples)
+    source, trained, held = _sources(job)
+    first = trained
+    if isinstance(data, DataFile) and data.eval_path:
+        source, first = _OPENERS[type(data)](job, data.resolve(data.eval_path)), 0
+        held = len(source)
+    wanted = min(held, data.eval_samples or held)
+    size = data.eval_microbatch_size or job.batch.microbatch_size
+    deal = evaluation_deal(first, wanted, size=size, replica=replica, replicas=job.parallel.data)
+    return Evaluation(source, deal, count=count)
+
+
+def open_data(job: Job) -> None:
+    """Open the files of a job's data, to find what is wrong with them before anything is built.
+
+    Raises
+    ------
+    OSError, ValueError
+        The data cannot be read or are too few.
+    """
+    if isinstance(job.data, DataFile):
+        _sources(job)
+        if job.data.eval_path:
+            _OPENERS[type(job.data)](job, job.data.resolve(job.data.eval_path))
+
+
+def evaluates_after(job: Job, step: int) -> bool:
+    """Return whether the held-out samples are gone through when a step is done."""
+    data = job.data
+    if not isinstance(data, Samples) or not data.evaluates:
+        return False
+    done = step + 1
+    return done == job.run.steps or (data.eval_every > 0 and done % data.eval_every == 0)
+
+
+def first_batch(job: Job) -> tuple[Any, Any]:
+    """Return the inputs and targets of a micro-batch, for what a model makes of their shapes.
+
+    Raises
+    ------
+    OSError, ValueError
+        The data cannot be read.
+    """
+    import numpy as np
+    import torch
+
+    size = job.batch.microbatch_size
+    if isinstance(job.data, DataFile):
+        tokens = torch.zeros(size, job.data.seq_len, dtype=torch.int64)
+        return tokens, tokens
+    source, trained, _ = _sources(job)
+    _LOOKED_AT.clear()
+    _LOOKED_AT[job.sha256] = source
+    return source.read(np.arange(size) % trained)
+
+
+_LOOKED_AT: "dict[str, Source]" = {}
+"""The source of the job whose first batch was asked for, so that making it is paid once; nobody reads it meanwhile."""
 
 
 def tokens_of_a_microbatch(job: Job) -> int:
-    """Return the tokens of a micro-batch; synthetic data has none."""
-    return job.batch.microbatch_size * job.data.seq_len if isinstance(job.data, Text) else 0
+    """Return the tokens of a micro-batch; where samples have none that are known, the samples. Synthetic data: 0."""
+    if isinstance(job.data, DataFile):
+        return job.batch.microbatch_size * job.data.seq_len
+    return job.batch.microbatch_size if isinstance(job.data, OwnData) else 0
 
 
 def tokens_per_step(job: Job) -> int:
@@ -34,20 +127,49 @@ def tokens_per_step(job: Job) -> int:
     return job.batch.microbatches * job.parallel.data * tokens_of_a_microbatch(job)
 
 
-def _text(job: Job, replica: int) -> "Batches":
-    from hpcpipe.data import TextBatches
+def samples_per_step(job: Job) -> int:
+    """Return the samples of the global batch."""
+    return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data
 
-    data, batch = job.data, job.batch
+
+def _text(job: Job, path: "Path") -> "Source":
+    from hpcpipe.data import Windows, open_text
+
+    data = job.data
     assert isinstance(data, Text)
-    return TextBatches(
-        data.resolved_path,
-        seq_len=data.seq_len,
-        seed=data.seed,
-        microbatches=batch.microbatches,
-        microbatch_size=batch.microbatch_size,
-        replica=replica,
-        replicas=job.parallel.data,
-    )
+    row = open_text(path, data.resolve(data.tokenizer) if data.tokenizer else None)
+    return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
 
 
-_MAKERS: dict[type, Callable[[Job, int], "Batches"]] = {Text: _text}
+def _tokens(job: Job, path: "Path") -> "Source":
+    from hpcpipe.data import Windows, open_tokens
+
+    data = job.data
+    assert isinstance(data, Tokens)
+    row = open_tokens(path, dtype=data.dtype, dataset=data.dataset, end_of_document=data.end_of_document)
+    return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
+
+
+_OPENERS: dict[type, Callable[[Job, "Path"], "Source"]] = {Text: _text, Tokens: _tokens}
+
+
+def _sources(job: Job) -> tuple["Source", int, int]:
+    """Return the source, the number of samples to train on, which come first, and of those held out."""
+    from hpcpipe.data import OwnSource, held_out
+
+    data = job.data
+    source: Source
+    if (kept := _LOOKED_AT.pop(job.sha256, None)) is not None:
+        source = kept
+    elif isinstance(data, OwnData):
+        name = f"[data] {data.kind}"
+        try:
+            source = OwnSource(name, call_factory("data", data.kind, data.options, folder=data.folder))
+        except TypeError as error:
+            raise UserCodeError(str(error)) from None
+    else:
+        assert isinstance(data, DataFile)
+        source = _OPENERS[type(data)](job, data.resolved_path)
+    assert isinstance(data, Samples)
+    held = held_out(len(source), data.eval_fraction)
+    return source, len(source) - held, held

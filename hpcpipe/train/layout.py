@@ -25,7 +25,7 @@ class Layout:
     `pieces` are the layers of every stage by chunk; empty where the model is synthetic. `slots` is the number of
     receive buffers of an edge that the job asks for, None for as many as may be needed. `boundary_bytes` is the size of
     the activation that crosses between virtual stages. `held` is what each chunk of every stage holds at most where a
-    recorded order decides it. `recompute` is as in the job.
+    recorded order decides it. `recompute` is as in the job. `notices` are what the user should know of the model.
     """
 
     layers: "Sequence[Layer]"
@@ -35,6 +35,7 @@ class Layout:
     boundary_bytes: int
     held: Sequence[Sequence[Held]] | None = None
     recompute: str | Sequence[tuple[int, int]] = "none"
+    notices: Sequence[str] = ()
 
     @classmethod
     def of(cls, job: Job) -> "Layout":
@@ -59,6 +60,7 @@ class Layout:
             slots=slots,
             boundary_bytes=boundary_bytes(job, model),
             recompute=model.recompute,
+            notices=model.notices,
         )
 
     def recomputed(self, piece: range) -> list[range]:

@@ -10,6 +10,7 @@ class StepMetrics(NamedTuple):
     """What is known of a step on all ranks. `loss` is the mean over the global batch's tokens, whatever the layout.
 
     `grad_norm` is that of the whole gradient before clipping; `skipped`: whether the step changed no parameter.
+    `eval_loss` is the mean over what is held out, with the parameters as the step has left them; None at most steps.
     """
 
     step: int
@@ -23,6 +24,7 @@ class StepMetrics(NamedTuple):
     dispatch: str
     loss_scale: float = 1.0
     skipped: bool = False
+    eval_loss: float | None = None
 
 
 class MetricsSink(Protocol):
@@ -43,7 +45,10 @@ class MetricsFile:
 
     def write(self, metrics: StepMetrics) -> None:
         """Append one step."""
-        self._file.write(json.dumps({key: _number(value) for key, value in metrics._asdict().items()}) + "\n")
+        known = {key: _number(value) for key, value in metrics._asdict().items()}
+        if metrics.eval_loss is None:
+            del known["eval_loss"]
+        self._file.write(json.dumps(known) + "\n")
 
     def close(self) -> None:
         """Close the file."""

@@ -5,16 +5,17 @@ Each kind of `[model]` has one function here that makes it; nobody else asks for
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from hpcpipe.job import Job
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import Gpt, OwnModel
 from hpcpipe.job.precision import BYTES
-from hpcpipe.models import Layer, gpt_layers, next_token_loss
-from hpcpipe.train.batches import tokens_of_a_microbatch, tokens_per_step
+from hpcpipe.models import Layer, gpt_layers
+from hpcpipe.models.user import Release
+from hpcpipe.train.batches import tokens_of_a_microbatch
+from hpcpipe.train.losses import next_token_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,15 @@ class Model:
         Blocks whose activations are computed again: `"none"`, `"all"` or ranges, first and last.
     random
         Whether layers draw random numbers in training (dropout).
+    count
+        Targets -> how many of them the loss counts. Where given, the loss is called with `data.Counted`, whose total it
+        divides by; else it divides by the tokens of a step.
+    total
+        What a step counts, where that is known beforehand.
+    notices
+        What the user should know, each a sentence.
+    release
+        Lets go of what this rank has not built; to be called when its layers are built. None where all is built singly.
     """
 
     layers: Sequence[Layer]
@@ -38,6 +48,10 @@ class Model:
     width: int
     recompute: str | Sequence[tuple[int, int]] = "none"
     random: bool = False
+    count: Callable[[Any], float] | None = None
+    total: float | None = None
+    notices: Sequence[str] = ()
+    release: Release | None = None
 
 
 def model_of(job: Job) -> Model:
@@ -63,13 +77,21 @@ def _gpt(job: Job) -> Model:
         seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size,
         tied=model.tied,
     )
+    loss, count = next_token_of(job)
     return Model(
         layers=layers,
-        loss=partial(next_token_loss, tokens=tokens_per_step(job)),
+        loss=loss,
+        count=count,
         width=model.dim,
         recompute=model.recompute,
         random=model.dropout > 0,
     )
 
 
-_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _gpt}
+def _own(job: Job) -> Model:
+    from hpcpipe.train.own_model import own_model
+
+    return own_model(job)
+
+
+_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _gpt, OwnModel: _own}

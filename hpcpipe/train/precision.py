@@ -4,6 +4,7 @@ Gradients are added and parameters updated in fp32 whatever the types here; that
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -51,11 +52,13 @@ class ConvertedInputs:
 
     def inputs(self, microbatch: int) -> Any:
         """Return the model's input."""
-        return map_tensors(self._batches.inputs(microbatch), self._converted)
+        return map_tensors(self._batches.inputs(microbatch), partial(in_type, compute=self._compute))
 
     def targets(self, microbatch: int) -> Any:
         """Return what the loss compares with."""
         return self._batches.targets(microbatch)
 
-    def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._compute) if tensor.is_floating_point() else tensor
+
+def in_type(tensor: torch.Tensor, *, compute: torch.dtype) -> torch.Tensor:
+    """Return an input in the type of the model, if it is a floating one."""
+    return tensor.to(compute) if tensor.is_floating_point() else tensor

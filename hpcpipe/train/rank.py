@@ -47,6 +47,7 @@ class Rank:
         self.stage = work.stage
         self.buckets = work.buckets
         self.mailbox = work.mailbox
+        self.evaluator = work.evaluate
         self.modules = work.modules
         self.accumulators = work.accumulators
         self.parameters = work.parameters
@@ -96,4 +97,6 @@ class Rank:
         """Complete what is under way and free all requests (collective)."""
         self.engine.drain()
         self.mailbox.free()
+        if self.evaluator is not None:
+            self.evaluator.free()
         self.buckets.free()

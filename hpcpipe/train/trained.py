@@ -18,6 +18,7 @@ from hpcpipe.runtime.stage import Batches, Chunk, Stage
 from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
+from hpcpipe.train.evaluate import evaluator_of
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import model_of
 from hpcpipe.train.norm import make_norm
@@ -33,6 +34,9 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
     """Build the parts of this rank."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
     built = [build(layout.layers, piece, seed=job.run.seed) for piece in layout.pieces[place.stage]]
+    if model.release is not None:
+        last = schedule.placement.owner(schedule.placement.virtual_stages - 1)[0]
+        model.release(keep_loss=place.stage == last)
     if schedule.split:
         for modules in built:
             for module in modules:
@@ -75,8 +79,11 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 scale=(lambda: scale.value) if job.precision.dynamic_scale or scale.value != 1.0 else None,
             )
         )
-    has_data = any(chunk.first or chunk.loss is not None for chunk in chunks)
-    batches: Batches | None = batches_of(job, replica=place.replica) if has_data else None
+    has_loss = any(chunk.loss is not None for chunk in chunks)
+    has_data = has_loss or any(chunk.first for chunk in chunks)
+    batches: Batches | None = None
+    if has_data:  # only the loss counts targets
+        batches = batches_of(job, replica=place.replica, count=model.count if has_loss else None, total=model.total)
     if batches is not None and types.compute != torch.float32:
         batches = ConvertedInputs(batches, types.compute)
     stage = Stage(chunks, batches=batches, recording=recording if schedule.split else None)
@@ -86,6 +93,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         stage=stage,
         buckets=buckets,
         mailbox=Mailbox(mesh, inlets=inlets(layout, place.stage), payload_bytes=layout.boundary_bytes, memory=device),
+        evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=device),
         modules=[module for modules in built for module in modules],
         accumulators=accumulators,
         parameters=parameters,

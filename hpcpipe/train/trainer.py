@@ -39,7 +39,7 @@ from hpcpipe.runtime import (
     snapshot,
 )
 from hpcpipe.runtime.stop import describe
-from hpcpipe.train.batches import tokens_per_step
+from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.guard import NonFiniteGuard
@@ -64,7 +64,8 @@ class Origin:
 class Outcome:
     """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step.
 
-    `stopped_by` names the signals that ended it before its last step, `diverged` where a NaN or infinity arose.
+    `stopped_by` names the signals that ended it before its last step, `diverged` where a NaN or infinity arose;
+    `evaluations` are the losses over what is held out, each with the number of steps done before it.
     """
 
     exit_code: int
@@ -73,6 +74,7 @@ class Outcome:
     steps: int
     stopped_by: str = ""
     diverged: str = ""
+    evaluations: tuple[tuple[int, float], ...] = ()
 
 
 class Reporter(Protocol):
@@ -205,7 +207,7 @@ class _Loop:
         if self._log.writer is not None and replay is not None:
             self._log.writer.decision(0, "order", f"replayed from {replay.source}")
         self._wish = wish
-        entries = 3 + len(wish.came) + self.rank.source.entries
+        entries = 5 + len(wish.came) + self.rank.source.entries
         self._ledger = Ledger(mesh.world, entries=entries, waiting=waiting)
         self._phase = "before a step"
         self._watchdog = Watchdog(
@@ -217,6 +219,7 @@ class _Loop:
             describe=self._describe,
         )
         self._losses: list[float] = []
+        self._evaluations: list[tuple[int, float]] = []
         self._finite, self._stops = True, wish.came
         if self._reporter is not None:
             self._reporter.begin(layout)
@@ -231,7 +234,7 @@ class _Loop:
             times.append(self.rank.engine.run_step(step))
             goes_on = self._look(step)
             self._settle(times)
-            own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty())
+            own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
             self._ledger.post([*own, *self._wish.came, *self.rank.source.row()])
             if (
                 not goes_on or not self._finite or any(self._stops)
@@ -241,7 +244,8 @@ class _Loop:
         steps = len(self._losses)
         stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
         code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
-        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by, self._guard.reason)
+        reason, evaluations = self._guard.reason, tuple(self._evaluations)
+        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by, reason, evaluations)
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
@@ -290,6 +294,15 @@ class _Loop:
     def _log_is_faulty(self) -> float:
         return float(self._log is not None and self._log.faulty)
 
+    def _evaluate(self, step: int) -> tuple[float, float]:
+        """Return this rank's sums over what is held out, zeros where it is not the turn of an evaluation."""
+        evaluator = self.rank.evaluator
+        if evaluator is None or not evaluates_after(self._job, step):
+            return 0.0, 0.0
+        self._phase = "evaluation"
+        self.rank.engine.gather()
+        return evaluator.evaluate(waiting=self._waiting, moved=self.rank.engine.note_progress)
+
     def _look(self, step: int) -> bool:
         """Let the guard judge a step; return whether the run goes on."""
         goes_on = self._guard.look(step)
@@ -308,7 +321,7 @@ class _Loop:
         if sums is None:
             return
         step = len(self._losses)
-        loss, square_norm, faulty_logs, *rest = sums
+        loss, square_norm, faulty_logs, held_out, held_out_count, *rest = sums
         wishes = len(self._wish.came)
         self.rank.source.take(rest[wishes:])
         if self._emulated:
@@ -317,6 +330,8 @@ class _Loop:
         self._finite = (self._emulated or math.isfinite(loss) or skipped) and not self._guard.reason
         self._stops = tuple(rest[:wishes])
         self._losses.append(loss)
+        if held_out_count:
+            self._evaluations.append((step + 1, held_out / held_out_count))
         settings = self._job.schedule
         metrics = StepMetrics(
             step=step,
@@ -330,6 +345,7 @@ class _Loop:
             dispatch=self._dispatch,
             loss_scale=self._scales[step],
             skipped=skipped,
+            eval_loss=held_out / held_out_count if held_out_count else None,
         )
         self._write(metrics, times[step])
         if self._log is not None:

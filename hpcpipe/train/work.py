@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcpipe.device.cpu import Cpu
     from hpcpipe.train.accumulate import Accumulator
     from hpcpipe.train.clip import Verdict
+    from hpcpipe.train.evaluate import Evaluator
 
 
 class Stage(EngineStage, Protocol):
@@ -60,12 +61,14 @@ class Buckets(EngineBuckets, Protocol):
 class Work:
     """The parts of one rank. `modules`, `accumulators` and `parameters` are its chunks' in order; none if emulated.
 
+    `evaluate` goes through what is held out for evaluation, where something is (evaluate.py).
     `losses` gives the losses of the step by micro-batch, as far as they are known here.
     """
 
     stage: Stage
     buckets: Buckets
     mailbox: Mailbox
+    evaluate: "Evaluator | None" = None
     modules: "list[nn.Module]" = field(default_factory=list)
     accumulators: "list[Accumulator]" = field(default_factory=list)
     parameters: "Sequence[Sequence[nn.Parameter]]" = ()

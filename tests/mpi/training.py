@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from hpcpipe.data import TextBatches
+from hpcpipe.data import Batches, Deal, Order, Windows, held_out, open_text
 from hpcpipe.job import load_job
 from hpcpipe.models import build, gpt_layers, next_token_loss
 from hpcpipe.runtime import World
@@ -98,15 +98,10 @@ def reference(job, clipped=lambda net: [list(net.parameters())]):
     if model.tied:
         net[-1].project.weight = net[0].token.weight
     count = batch.microbatches * job.parallel.data
-    batches = TextBatches(
-        data.resolved_path,
-        seq_len=data.seq_len,
-        seed=data.seed,
-        microbatches=count,
-        microbatch_size=batch.microbatch_size,
-        replica=0,
-        replicas=1,
-    )
+    windows = Windows(open_text(data.resolved_path), seq_len=data.seq_len)
+    order = Order(len(windows) - held_out(len(windows), data.eval_fraction), seed=data.seed)
+    deal = Deal(order, microbatches=count, size=batch.microbatch_size, replica=0, replicas=1)
+    batches = Batches(windows, deal, steps=job.run.steps)
     decayed = [p for p in net.parameters() if p.ndim >= 2]
     others = [p for p in net.parameters() if p.ndim < 2]
     settings = job.optimizer

@@ -1,0 +1,69 @@
+"""How a loss becomes a micro-batch's share of the step's, so that shares add up to one mean whatever the layout.
+
+The divisor is what the whole global batch counts: known from the sizes, or counted over the step's targets, which every
+rank that needs it can read because the data is a function of the step.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpcpipe.job import Job
+from hpcpipe.job.datasets import DataFile
+from hpcpipe.models import next_token_loss
+from hpcpipe.train.batches import tokens_per_step
+
+if TYPE_CHECKING:
+    from hpcpipe.data import Counted
+
+Loss = Callable[[Any, Any], torch.Tensor]
+Count = Callable[[Any], float]
+
+
+def next_token_of(job: Job) -> tuple[Loss, Count | None]:
+    """Return the loss of a language model on a job's data, and what counts its targets where some may be ignored."""
+    if isinstance(job.data, DataFile):
+        return partial(next_token_loss, tokens=tokens_per_step(job)), None
+    from hpcpipe.data import counted_tokens
+
+    return share_of_sum(partial(next_token_loss, tokens=1)), counted_tokens
+
+
+def share_of_sum(loss: Loss) -> Loss:
+    """Return a loss over counted targets from one that sums."""
+
+    def share(output: Any, targets: "Counted") -> torch.Tensor:
+        return loss(output, targets.targets) / targets.total
+
+    return share
+
+
+def share_of_mean(loss: Loss) -> Loss:
+    """Return a loss over counted targets from one that is the mean over its samples, each of the same weight."""
+
+    def share(output: Any, targets: "Counted") -> torch.Tensor:
+        return loss(output, targets.targets) * (count_samples(targets.targets) / targets.total)
+
+    return share
+
+
+def count_samples(targets: Any) -> float:
+    """Return how many samples a micro-batch has: the first size of the first tensor of its targets.
+
+    Raises
+    ------
+    TypeError
+        It has none.
+    """
+    value = targets
+    while isinstance(value, list | tuple | dict) and value:
+        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
+    if isinstance(value, torch.Tensor) and value.dim():
+        return float(value.shape[0])
+    raise TypeError(
+        f"how many samples a micro-batch has cannot be told from its targets ({type(targets).__name__}); let the "
+        "first tensor in them have one row a sample, or give the loss as a pair of functions, one that sums and one "
+        "that counts"
+    )
