@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job import checks, explain, pretrained, schedule_checks, slurm_checks
 from hpcpipe.job.datasets import Text
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import LanguageModel
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
 from hpcpipe.job.section import Section
@@ -70,23 +70,44 @@ class _Reading:
         sections: dict[str, Section] = {}
         for name in TABLES:
             values = dict(tables[name] or {})
+            settled = pretrained.settle(values, self.path.parent.absolute()) if name == "model" else None
+            values = values if settled is None else settled.values
             section = _variant(name, values)
             if name == "job":
                 values.setdefault("name", self.path.stem)
             model = sections.get("model")
-            if section is Text and isinstance(model, Gpt) and ("model", "context") not in self.wrong:
+            if section is Text and isinstance(model, LanguageModel) and ("model", "context") not in self.wrong:
                 values.setdefault("seq_len", model.context)
             if tables[name] is None:
                 self.wrong |= {(name, key) for key in section.model_fields}
                 sections[name] = section.model_validate(_examples(section, section.model_fields))
-            else:
+            elif settled is None:
                 sections[name] = self._section(name, section, values)
+            else:
+                sections[name] = self._model(section, settled, written=tables[name] or {})
         if isinstance(data := sections["data"], Text):
             data.set_folder(self.path.parent.absolute())
         self._read_table(sections["schedule"])
         job = Job.model_construct(None, run=sections.pop("job"), **sections)
         job.set_folder(self.path.parent.absolute())
         return job
+
+    def _model(self, section: type[Section], settled: pretrained.Settled, *, written: Mapping[str, Any]) -> Section:
+        """Return the model's section, with the folder that it starts from checked as far as it is right."""
+        values, fields = dict(settled.values), section.model_fields
+        self.problems += settled.problems
+        if settled.problems:  # what the folder would have said is missing, and not the user's to write
+            absent = [name for name, field in fields.items() if field.is_required() and name not in values]
+            values |= _examples(section, absent)
+            self.wrong |= {("model", name) for name in ("init", *absent)}
+        good = self._section("model", section, values)
+        if isinstance(good, LanguageModel) and good.init:
+            good.set_folder(self.path.parent.absolute())
+            if not any(path[0] == "model" for path in self.wrong):
+                problems = pretrained.disagreements(good, written, settled.found) or pretrained.weight_problems(good)
+                self.problems += problems
+                self.wrong |= {problem.path for problem in problems}
+        return good
 
     def _read_table(self, schedule: Section) -> None:
         """Read the file of a hint that names one; without it no rule about the schedule can be checked."""

@@ -15,7 +15,7 @@ from hpcpipe.job import values
 from hpcpipe.job.datasets import DATASETS, SyntheticData, Text
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
-from hpcpipe.job.models import MODELS, Gpt, SyntheticModel
+from hpcpipe.job.models import MODELS, Gpt, LanguageModel, Llama, SyntheticModel
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
@@ -177,7 +177,7 @@ class Job(Section):
     """A checked job. The table `[job]` is the attribute `run`; every other table has its own name."""
 
     run: Run = Field(alias="job")
-    model: Gpt | SyntheticModel
+    model: Gpt | Llama | SyntheticModel
     data: Text | SyntheticData
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
@@ -204,6 +204,8 @@ class Job(Section):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         if isinstance(self.data, Text) and not self.data.path.startswith("package:"):
             tables["data"]["path"] = str(self.data.resolved_path)
+        if isinstance(self.model, LanguageModel) and self.model.init and not self.model.init.startswith("package:"):
+            tables["model"]["init"] = str(self.model.init_folder)
         return tomli_w.dumps(tables)
 
     def set_folder(self, folder: Path) -> None:
@@ -257,7 +259,7 @@ class Job(Section):
         stages, split = self.parallel.pipeline, self.parallel.split
         if FAMILIES[self.schedule.hint].most_chunks is None:
             return 2
-        too_few = isinstance(self.model, Gpt) and self.model.layers < 2 * stages
+        too_few = isinstance(self.model, LanguageModel) and self.model.layers < 2 * stages
         for_one = isinstance(split, tuple) and len(split) != 2 * stages
         return 1 if stages == 1 or too_few or for_one else 2
 

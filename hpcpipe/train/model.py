@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from hpcpipe.job import Job
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import Gpt, LanguageModel, Llama
 from hpcpipe.job.precision import BYTES
-from hpcpipe.models import Layer, gpt_layers, next_token_loss
+from hpcpipe.models import Layer, language_layers, next_token_loss
 from hpcpipe.train.batches import tokens_of_a_microbatch, tokens_per_step
 
 
@@ -50,26 +50,16 @@ def boundary_bytes(job: Job, model: Model) -> int:
     return BYTES[job.precision.compute] * tokens_of_a_microbatch(job) * model.width
 
 
-def _gpt(job: Job) -> Model:
+def _language(job: Job) -> Model:
     model = job.model
-    assert isinstance(model, Gpt)
-    layers = gpt_layers(
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        context=model.context,
-        vocab_size=model.vocab_size,
-        dropout=model.dropout,
-        seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size,
-        tied=model.tied,
-    )
+    assert isinstance(model, LanguageModel)
     return Model(
-        layers=layers,
+        layers=language_layers(model, seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size),
         loss=partial(next_token_loss, tokens=tokens_per_step(job)),
         width=model.dim,
         recompute=model.recompute,
-        random=model.dropout > 0,
+        random=isinstance(model, Gpt) and model.dropout > 0,
     )
 
 
-_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _gpt}
+_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _language, Llama: _language}
