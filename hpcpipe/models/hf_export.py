@@ -67,22 +67,37 @@ def export_hf(
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
+    try:
+        _write(partial, model, parameters, like, dtype, shard_bytes)
+        for path in (*partial.iterdir(), partial):
+            _sync(path)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync(folder.parent)
+
+
+def _write(
+    folder: Path,
+    model: LanguageModel,
+    parameters: Mapping[str, torch.Tensor],
+    like: Path | None,
+    dtype: torch.dtype | None,
+    shard_bytes: int,
+) -> None:
+    config = config_of(model) if like is None else _config_like(like, model)
     types = {} if like is None else {name: entry.dtype for name, entry in open_weights(like, model).entries.items()}
-    shards = _Shards(partial, shard_bytes)
+    shards = _Shards(folder, shard_bytes)
     for stored in stored_tensors(model):
         if not stored.copy:
             kind = dtype or (getattr(torch, FLOATS[types[stored.tensor]]) if like is not None else None)
             shards.add(stored.tensor, _tensor(stored, parameters[stored.key], kind))
-    kinds = shards.finish()
-    config = {**(config_of(model) if like is None else _config_like(like, model)), "torch_dtype": kinds}
-    (partial / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    config["torch_dtype"] = shards.finish()
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name in _BESIDE:
         if like is not None and (like / name).is_file():
-            shutil.copyfile(like / name, partial / name)
-    for path in (*partial.iterdir(), partial):
-        _sync(path)
-    partial.rename(folder)
-    _sync(folder.parent)
+            shutil.copyfile(like / name, folder / name)
 
 
 def _tensor(stored: Stored, parameter: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

