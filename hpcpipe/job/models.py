@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from hpcpipe.job import values
-from hpcpipe.job.datafile import resolve
+from hpcpipe.job.datafile import PACKAGE, resolve
 from hpcpipe.job.rope import NoScaling, RopeScaling
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Count, Recompute
@@ -45,6 +45,10 @@ class LanguageModel(Section):
     def init_folder(self) -> Path | None:
         """The folder of the weights to start from, absolute; None where they are drawn."""
         return resolve(self.init, folder=self._folder) if self.init else None
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {} if not self.init or self.init.startswith(PACKAGE) else {"init": str(self.init_folder)}
 
 
 class Gpt(LanguageModel):

@@ -204,8 +204,8 @@ class Job(Section):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         if isinstance(self.data, Text) and not self.data.path.startswith("package:"):
             tables["data"]["path"] = str(self.data.resolved_path)
-        if isinstance(self.model, LanguageModel) and self.model.init and not self.model.init.startswith("package:"):
-            tables["model"]["init"] = str(self.model.init_folder)
+        if isinstance(self.model, LanguageModel):
+            tables["model"] |= self.model.absolute_paths()
         return tomli_w.dumps(tables)
 
     def set_folder(self, folder: Path) -> None:

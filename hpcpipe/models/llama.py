@@ -48,8 +48,7 @@ class Block(nn.Module):
         depth: int,
     ) -> None:
         super().__init__()
-        self._heads, self._kv_heads, self._rope = heads, kv_heads, rope
-        width = rope.width
+        self._rope, width = rope, rope.width
         self.norm_1 = nn.RMSNorm(dim, eps=norm_eps)
         self.query = nn.Linear(dim, heads * width, bias=attention_bias)
         self.key = nn.Linear(dim, kv_heads * width, bias=attention_bias)
@@ -73,17 +72,16 @@ class Block(nn.Module):
         return value + self.mlp_out(functional.silu(self.mlp_gate(entry)) * self.mlp_in(entry))
 
     def _attend(self, value: torch.Tensor) -> torch.Tensor:
-        query, key = rotate(
-            self._rope, (self._split(self.query(value), self._heads), self._split(self.key(value), self._kv_heads))
-        )
-        content = self._split(self.value(value), self._kv_heads)
+        query, key = rotate(self._rope, [self._split(self.query(value)), self._split(self.key(value))])
+        content = self._split(self.value(value))
         attended = functional.scaled_dot_product_attention(
-            query, key, content, is_causal=True, enable_gqa=self._heads != self._kv_heads
+            query, key, content, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
         return attended.transpose(1, 2).flatten(2)
 
-    def _split(self, value: torch.Tensor, heads: int) -> torch.Tensor:
-        return value.unflatten(-1, (heads, self._rope.width)).transpose(1, 2)
+    def _split(self, value: torch.Tensor) -> torch.Tensor:
+        """Return (batch, heads, sequence, width) from (batch, sequence, heads * width)."""
+        return value.unflatten(-1, (-1, self._rope.width)).transpose(1, 2)
 
 
 class Head(nn.Module):
