@@ -187,6 +187,11 @@ def test_a_llama_of_ones_own_needs_few_keys_and_its_heads_must_fit(tmp_path: Pat
     assert "rope_scaling goes with kind" in fault_of(write_job(tmp_path), "model.rope_scaling={}").hint
 
 
+def test_the_llama_of_the_examples_is_a_good_job() -> None:
+    model = load_job(Path(__file__).parents[2] / "jobs" / "llama.toml", ranks=4).model
+    assert (model.kv_heads, model.head_dim, model.tied) == (2, 16, True)
+
+
 def test_a_wrong_key_besides_a_good_folder_is_the_only_fault(job: Path) -> None:
     assert fault_of(job, "model.layer=3").key == "model.layer"
     assert fault_of(job, "model.heads=0").key == "model.heads"
