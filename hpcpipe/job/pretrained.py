@@ -15,7 +15,13 @@ from hpcpipe.job.section import Section
 from hpcpipe.job.words import show
 
 _INIT = ("model", "init")
-_HINT = "name a folder as transformers' save_pretrained writes it, or leave init out to begin with drawn weights"
+_OTHER_FOLDER = (
+    "name a folder as transformers' save_pretrained writes it, or leave init out to begin with drawn weights"
+)
+
+_OTHER_FILES = (
+    "the files must hold what config.json describes: fetch them again, or save the model again as safetensors"
+)
 
 
 class Settled(NamedTuple):
@@ -36,9 +42,9 @@ def settle(values: Mapping[str, Any], folder: Path) -> Settled:
         try:
             found = settings_of(read_config(resolve(str(init), folder=folder)))
         except FolderError as error:
-            problems = [Problem(_INIT, fault, _HINT) for fault in error.faults]
+            problems = [Problem(_INIT, fault, _OTHER_FOLDER) for fault in error.faults]
         except NoSuchPackageError as error:
-            problems = [Problem(_INIT, str(error), _HINT)]
+            problems = [Problem(_INIT, str(error), _OTHER_FOLDER)]
         if found and kind not in (None, found["kind"]):
             said = f"kind = {show(kind)}, but {init} holds a model of kind {show(found['kind'])}"
             problems, found = [Problem(("model", "kind"), said, f"write kind = {show(found['kind'])}")], {}
@@ -72,7 +78,7 @@ def weight_problems(model: LanguageModel) -> list[Problem]:
     try:
         open_weights(model.init_folder, model)
     except FolderError as error:
-        return [Problem(_INIT, fault, _HINT) for fault in error.faults]
+        return [Problem(_INIT, fault, _OTHER_FILES) for fault in error.faults]
     return []
 
 
