@@ -7,6 +7,7 @@ import pytest
 import torch
 from layers import by_layer, disturb
 from safetensors import safe_open
+from test_replay import _run as run
 from training import rest, train_job
 
 from hpcpipe.data import TextBatches
@@ -122,6 +123,16 @@ def test_every_rank_reads_its_own_tensors_and_all_together_read_the_model(comm, 
 
         again = AutoModelForCausalLM.from_pretrained(tmp_path / "trained")
         assert loss_of_transformers(job, again) < loss_of_transformers(job, theirs)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("started", ["llama tied"], indirect=True)
+def test_a_run_that_began_with_a_folder_is_replayed_wherever_its_path_starts(comm, started, tmp_path):
+    """The log holds the folder's absolute path, the job a relative one."""
+    job = load_job(started[0], ["parallel.pipeline=2"])
+    source, parameters = run(comm, tmp_path, job)
+    _, again = run(comm, tmp_path, job, replay=source)
+    assert all(torch.equal(one, other) for one, other in zip(parameters, again, strict=True))
 
 
 class _Counting:
