@@ -78,8 +78,8 @@ def convert(path: Path, folder: Path) -> None:
         "eos_token_id": field["tokenizer.ggml.eos_token_id"],
         "torch_dtype": "float32",
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
     _tokenizer(field["tokenizer.ggml.tokens"], field["tokenizer.ggml.merges"]).save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps(config, indent=2))  # last: it says that all is there
 
 
 def _halves(values: np.ndarray, heads: int) -> np.ndarray:
