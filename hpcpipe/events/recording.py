@@ -99,7 +99,7 @@ def _settings(job: Job) -> Iterator[tuple[str, Any]]:
     yield "the shape of its chunks", job.placement.shape
     yield "[batch] microbatches", job.batch.microbatches
     yield "a backward that is split", job.splits
-    for key, value in job.model.model_dump().items():  # the kind first: other kinds have other keys
+    for key, value in job.model.model_dump(exclude={"init"}).items():  # the kind first: other kinds have other keys
         yield f"[model] {key}", value
     yield "[comm] bucket_mb", job.comm.bucket_mb
     yield "[comm] split_allreduce", job.comm.split_allreduce

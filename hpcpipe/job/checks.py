@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcpipe.job.datasets import DataFile
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import LanguageModel, Llama
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.rules import Rules, count
 from hpcpipe.job.schema import Job
@@ -41,7 +41,7 @@ def _the_mesh_has_as_many_places_as_there_are_ranks(job: Job, ranks: int | None)
 
 @CHECKS.needs("parallel.pipeline", "parallel.chunks", "schedule.hint", "model.layers")
 def _every_virtual_stage_has_a_layer(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Gpt)
+    assert isinstance(job.model, LanguageModel)
     stages, chunks, layers = job.parallel.pipeline, job.chunks, job.model.layers
     if stages * chunks > layers:
         pieces = f"{stages} stages" if chunks == 1 else f"{stages} stages x {chunks} chunks"
@@ -66,7 +66,7 @@ def _the_split_has_an_entry_for_every_virtual_stage(job: Job, _: int | None) -> 
 
 @CHECKS.needs("parallel.split", "model.layers")
 def _the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Gpt)
+    assert isinstance(job.model, LanguageModel)
     split, layers = job.parallel.split, job.model.layers
     if isinstance(split, tuple) and sum(split) != layers:
         yield Problem(
@@ -78,7 +78,7 @@ def _the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Prob
 
 @CHECKS.needs("model.recompute", "model.layers")
 def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Gpt)
+    assert isinstance(job.model, LanguageModel)
     ranges, layers = job.model.recompute, job.model.layers
     if isinstance(ranges, tuple) and ranges[-1][1] >= layers:
         yield Problem(
@@ -92,7 +92,7 @@ def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Proble
 @CHECKS.needs("data.seq_len", "model.context")
 def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
     assert isinstance(job.data, DataFile)
-    assert isinstance(job.model, Gpt)
+    assert isinstance(job.model, LanguageModel)
     length, context = job.data.seq_len, job.model.context
     if length > context:
         yield Problem(
@@ -104,7 +104,7 @@ def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Probl
 
 @CHECKS.needs("model.dim", "model.heads")
 def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Gpt)
+    assert isinstance(job.model, LanguageModel)
     dim, heads = job.model.dim, job.model.heads
     if dim % heads:
         fitting = sorted({max(heads, dim - dim % heads), dim - dim % heads + heads})
@@ -112,6 +112,31 @@ def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
             ("model", "heads"),
             f"heads = {heads} does not divide dim = {dim}",
             f"set dim to a multiple of {heads}, such as {listing([str(d) for d in fitting], 'or')}, or change heads",
+        )
+
+
+@CHECKS.needs("model.heads", "model.kv_heads")
+def _the_key_heads_divide_the_heads(job: Job, _: int | None) -> Iterator[Problem]:
+    assert isinstance(job.model, Llama)
+    heads, kv_heads = job.model.heads, job.model.kv_heads
+    if heads % kv_heads:
+        fitting = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+        yield Problem(
+            ("model", "kv_heads"),
+            f"kv_heads = {kv_heads} does not divide heads = {heads}",
+            f"set kv_heads to {listing(fitting, 'or')}",
+        )
+
+
+@CHECKS.needs("model.head_dim")
+def _rotated_heads_have_an_even_width(job: Job, _: int | None) -> Iterator[Problem]:
+    assert isinstance(job.model, Llama)
+    width = job.model.head_dim
+    if width % 2:
+        yield Problem(
+            ("model", "head_dim"),
+            f"head_dim = {width} is odd, but rotary positions turn pairs of numbers",
+            f"set head_dim = {width + 1}, or dim and heads so that dim / heads is even",
         )
 
 

@@ -94,7 +94,7 @@ def missing_table(table: str) -> Problem:
     return Problem((), f"the table [{table}] is missing", f"add [{table}] with {listing(lines)}")
 
 
-DERIVED = ("seq_len", "name")
+DERIVED = ("seq_len", "name", "kv_heads", "head_dim")
 """Required keys whose default comes from elsewhere, so that users need not write them."""
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, data_checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job import checks, data_checks, explain, pretrained, schedule_checks, slurm_checks
 from hpcpipe.job.datasets import DataFile, Samples
 from hpcpipe.job.document import Document
 from hpcpipe.job.factory import variant_of
 from hpcpipe.job.faults import JobError, Problem
-from hpcpipe.job.models import OwnModel
+from hpcpipe.job.models import LanguageModel, OwnModel
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
 from hpcpipe.job.section import Section
@@ -71,6 +71,8 @@ class _Reading:
         sections: dict[str, Section] = {}
         for name in TABLES:
             values = dict(tables[name] or {})
+            settled = pretrained.settle(values, self.path.parent.absolute()) if name == "model" else None
+            values = values if settled is None else settled.values
             section = _variant(name, values)
             if name == "job":
                 values.setdefault("name", self.path.stem)
@@ -79,8 +81,10 @@ class _Reading:
             if tables[name] is None:
                 self.wrong |= {(name, key) for key in section.model_fields}
                 sections[name] = section.model_validate(_examples(section, section.model_fields))
-            else:
+            elif settled is None:
                 sections[name] = self._section(name, section, values)
+            else:
+                sections[name] = self._model(section, settled, written=tables[name] or {})
         for each in sections.values():
             if isinstance(each, Samples | OwnModel):
                 each.set_folder(self.path.parent.absolute())
@@ -98,6 +102,23 @@ class _Reading:
             values["seq_len"] = context
         elif isinstance(model, OwnModel) and not any(nearest(key, section.model_fields) == "seq_len" for key in values):
             self.problems.append(explain.missing_key("data", section, "seq_len"))
+
+    def _model(self, section: type[Section], settled: pretrained.Settled, *, written: Mapping[str, Any]) -> Section:
+        """Return the model's section, with the folder that it starts from checked as far as it is right."""
+        values, fields = dict(settled.values), section.model_fields
+        self.problems += settled.problems
+        if settled.problems:  # what the folder would have said is missing, and not the user's to write
+            absent = [name for name, field in fields.items() if field.is_required() and name not in values]
+            values |= _examples(section, absent)
+            self.wrong |= {("model", name) for name in ("init", *absent)}
+        good = self._section("model", section, values)
+        if isinstance(good, LanguageModel) and good.init:
+            good.set_folder(self.path.parent.absolute())
+            if not any(path[0] == "model" for path in self.wrong):
+                problems = pretrained.disagreements(good, written, settled.found) or pretrained.weight_problems(good)
+                self.problems += problems
+                self.wrong |= {problem.path for problem in problems}
+        return good
 
     def _read_table(self, schedule: Section) -> None:
         """Read the file of a hint that names one; without it no rule about the schedule can be checked."""

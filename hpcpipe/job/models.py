@@ -1,19 +1,23 @@
 """The sections of `[model]`, one a kind: what a model is made of; building it is not done here."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
 
+from hpcpipe.job import values
+from hpcpipe.job.datafile import PACKAGE, resolve
 from hpcpipe.job.factory import OWN, FactoryName
+from hpcpipe.job.rope import NoScaling, RopeScaling
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Count, Recompute
 
-ModelKind = Literal["gpt", "synthetic", "module:function"]
+ModelKind = Literal["gpt", "llama", "synthetic", "module:function"]
+Epsilon = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Gpt(Section):
-    """`[model]` of kind "gpt": its sizes."""
+class LanguageModel(Section):
+    """What the models of token sequences have in common; with `init` the folder's config.json gives the sizes."""
 
     kind: ModelKind = Field(description="kind of model", examples=["gpt"])
     layers: Count = Field(description="transformer blocks", examples=[4])
@@ -21,13 +25,53 @@ class Gpt(Section):
     heads: Count = Field(description="attention heads, which divide dim", examples=[4])
     context: Count = Field(description="longest sequence in tokens", examples=[128])
     vocab_size: Count = Field(default=256, description="number of different tokens")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are dropped in training")
-    tied: bool = Field(default=False, description="one matrix for the token embedding and the head, as in GPT-2")
+    init: Annotated[str, AfterValidator(lambda path: path and values.text(path))] = Field(
+        default="",
+        description='Hugging Face folder with config.json and safetensors to start from; "": weights are drawn',
+        examples=["SmolLM2-135M"],
+    )
     recompute: Recompute = Field(
         default="none",
         description='blocks whose activations the backward computes again: "none", "all" (each by itself) or ranges '
         "[first, last], of each of which only the input is kept",
     )
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    def set_folder(self, folder: Path) -> None:
+        """Set where a relative path starts; the loader does it, once."""
+        self._folder = folder
+
+    @property
+    def init_folder(self) -> Path | None:
+        """The folder of the weights to start from, absolute; None where they are drawn."""
+        return resolve(self.init, folder=self._folder) if self.init else None
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {} if not self.init or self.init.startswith(PACKAGE) else {"init": str(self.init_folder)}
+
+
+class Gpt(LanguageModel):
+    """`[model]` of kind "gpt": GPT-2's layout."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations that are dropped in training")
+    norm_eps: Epsilon = Field(default=1e-5, description="what the norms add to the variance")
+    tied: bool = Field(default=False, description="one matrix for the token embedding and the head, as in GPT-2")
+
+
+class Llama(LanguageModel):
+    """`[model]` of kind "llama": rotary positions, RMS norms, gated MLP, fewer key than query heads."""
+
+    kv_heads: Count = Field(description="key and value heads, which divide heads (default: heads)", examples=[2])
+    head_dim: Count = Field(description="width of a head, even (default: dim / heads)", examples=[32])
+    mlp_dim: Count = Field(description="width of the MLP", examples=[384])
+    norm_eps: Epsilon = Field(default=1e-5, description="what the norms add to the mean square")
+    rope_theta: float = Field(default=10000.0, gt=0, description="base of the wavelengths of the rotary positions")
+    rope_scaling: RopeScaling = Field(default=NoScaling(), description="how they are stretched to longer contexts")
+    attention_bias: bool = Field(default=False, description="whether the projections of the attention have biases")
+    mlp_bias: bool = Field(default=False, description="whether those of the MLP have")
+    tied: bool = Field(default=False, description="one matrix for the token embedding and the head")
 
 
 class SyntheticModel(Section):
@@ -64,5 +108,5 @@ class OwnModel(Section):
         return {"import_from": str(self.folder)}
 
 
-MODELS: dict[str, type[Section]] = {"gpt": Gpt, "synthetic": SyntheticModel, OWN: OwnModel}
+MODELS: dict[str, type[Section]] = {"gpt": Gpt, "llama": Llama, "synthetic": SyntheticModel, OWN: OwnModel}
 """The sections by kind."""

@@ -38,14 +38,14 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """Causal self-attention and an MLP of width 4 dim, each behind a LayerNorm and added to its input."""
 
-    def __init__(self, *, dim: int, heads: int, depth: int, dropout: float) -> None:
+    def __init__(self, *, dim: int, heads: int, depth: int, dropout: float, norm_eps: float) -> None:
         super().__init__()
         self._heads = heads
         self._dropout = dropout
-        self.norm_1 = nn.LayerNorm(dim)
+        self.norm_1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attention_in = nn.Linear(dim, 3 * dim)
         self.attention_out = nn.Linear(dim, dim)
-        self.norm_2 = nn.LayerNorm(dim)
+        self.norm_2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp_in = nn.Linear(dim, 4 * dim)
         self.mlp_out = nn.Linear(4 * dim, dim)
         for linear in (self.attention_in, self.attention_out, self.mlp_in, self.mlp_out):
@@ -75,9 +75,9 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final LayerNorm and the projection onto the vocabulary."""
 
-    def __init__(self, *, dim: int, vocab_size: int) -> None:
+    def __init__(self, *, dim: int, vocab_size: int, norm_eps: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim, eps=norm_eps)
         self.project = nn.Linear(dim, vocab_size, bias=False)
         nn.init.normal_(self.project.weight, std=_INIT_STD)
 
@@ -96,6 +96,7 @@ def gpt_layers(
     dropout: float,
     seq_len: int,
     tied: bool = False,
+    norm_eps: float = 1e-5,
 ) -> Sequence[Layer]:
     """Return the model as a chain of layers with their cost per token.
 
@@ -103,9 +104,9 @@ def gpt_layers(
 
     A block costs 12 dim² multiply-adds for its four matrices and 2 dim · seq_len for scores and their weighted sum.
     """
-    block = partial(Block, dim=dim, heads=heads, depth=layers, dropout=dropout)
+    block = partial(Block, dim=dim, heads=heads, depth=layers, dropout=dropout, norm_eps=norm_eps)
     embedding = partial(Embedding, vocab_size=vocab_size, context=context, dim=dim, dropout=dropout)
-    head = partial(Head, dim=dim, vocab_size=vocab_size)
+    head = partial(Head, dim=dim, vocab_size=vocab_size, norm_eps=norm_eps)
     token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if tied else ({}, {})
     of_block, kept = 12.0 * dim * dim + 2.0 * dim * seq_len, float(_KEPT_OF_A_BLOCK * dim)
     return [

@@ -17,7 +17,8 @@ class Layer:
     """One layer: `cost` in multiply-adds per token of its forward; `block`: whether `[parallel].split` counts it.
 
     `ties` names parameters, by their path in the module, that are one with those of other layers under the same name.
-    `kept` is how many values a token its forward leaves for its backward, for predictions.
+    `kept` is how many values a token its forward leaves for its backward, for predictions. `load` fills all parameters
+    of the module from files; without it they begin with drawn values.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Layer:
     block: bool
     ties: Mapping[str, str] = field(default_factory=dict)
     kept: float = 0.0
+    load: Callable[[nn.Module], None] | None = None
 
 
 def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:
@@ -69,12 +71,13 @@ def recomputed(layers: Sequence[Layer], piece: range, setting: str | Sequence[tu
 def build(layers: Sequence[Layer], which: range, *, seed: int) -> list[nn.Module]:
     """Build some of the layers; a layer's initial parameters depend on the seed and its name, not on the split.
 
-    A tied parameter begins everywhere with the values of its first use, which is built for that if it is elsewhere.
+    A tied parameter begins everywhere with the values of its first use, which is built for that if it is elsewhere;
+    layers that are loaded get theirs from the files.
     """
     modules = {index: _build(layers[index], seed) for index in which}
     for tie, uses in ties_of(layers).items():
         (origin, path), *others = uses
-        mine = [(index, there) for index, there in others if index in modules]
+        mine = [(index, there) for index, there in others if index in modules and layers[index].load is None]
         if mine:
             source = modules[origin] if origin in modules else _build(layers[origin], seed)
             for index, there in mine:
@@ -91,7 +94,18 @@ def ties_of(layers: Sequence[Layer]) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
+def outline(layers: Sequence[Layer], which: range) -> list[nn.Module]:
+    """Return some of the layers with shapes and no memory, for counting; nothing is drawn or loaded."""
+    with torch.device("meta"):
+        return [layers[index].build() for index in which]
+
+
 def _build(layer: Layer, seed: int) -> nn.Module:
+    if layer.load is not None:
+        with torch.device("meta"):  # nothing is drawn that would be overwritten
+            module = layer.build()
+        layer.load(module.to_empty(device="cpu"))
+        return module
     torch.manual_seed(derive_seed(seed, "init", layer.name))
     return layer.build()
 

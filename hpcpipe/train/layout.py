@@ -78,12 +78,9 @@ class Layout:
         """Return how many parameters a stage has; counts without giving them memory."""
         if not self.pieces[stage]:
             return 0
-        import torch
+        from hpcpipe.models import outline
 
-        from hpcpipe.models import build
-
-        with torch.device("meta"):
-            modules = [module for piece in self.pieces[stage] for module in build(self.layers, piece, seed=0)]
+        modules = [module for piece in self.pieces[stage] for module in outline(self.layers, piece)]
         return sum(p.numel() for module in modules for p in module.parameters())
 
     def sources(self, stage: int) -> tuple[Source, ...]:

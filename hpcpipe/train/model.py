@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from hpcpipe.job import Job
-from hpcpipe.job.models import Gpt, OwnModel
+from hpcpipe.job.models import Gpt, LanguageModel, Llama, OwnModel
 from hpcpipe.job.precision import BYTES
-from hpcpipe.models import Layer, gpt_layers
+from hpcpipe.models import Layer, language_layers
 from hpcpipe.models.user import Release
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.losses import next_token_of
@@ -64,27 +64,17 @@ def boundary_bytes(job: Job, model: Model) -> int:
     return BYTES[job.precision.compute] * tokens_of_a_microbatch(job) * model.width
 
 
-def _gpt(job: Job) -> Model:
+def _language(job: Job) -> Model:
     model = job.model
-    assert isinstance(model, Gpt)
-    layers = gpt_layers(
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        context=model.context,
-        vocab_size=model.vocab_size,
-        dropout=model.dropout,
-        seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size,
-        tied=model.tied,
-    )
+    assert isinstance(model, LanguageModel)
     loss, count = next_token_of(job)
     return Model(
-        layers=layers,
+        layers=language_layers(model, seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size),
         loss=loss,
         count=count,
         width=model.dim,
         recompute=model.recompute,
-        random=model.dropout > 0,
+        random=isinstance(model, Gpt) and model.dropout > 0,
     )
 
 
@@ -94,4 +84,4 @@ def _own(job: Job) -> Model:
     return own_model(job)
 
 
-_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _gpt, OwnModel: _own}
+_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _language, Llama: _language, OwnModel: _own}

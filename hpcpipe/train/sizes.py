@@ -3,11 +3,9 @@
 It counts and gives nothing any memory.
 """
 
-import torch
-
 from hpcpipe.job import Job
 from hpcpipe.job.precision import BYTES
-from hpcpipe.models import build, cut, recomputed
+from hpcpipe.models import cut, outline, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.model import boundary_bytes, model_of
@@ -24,9 +22,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
         parameters = 0
         for chunk in range(placement.chunks):
             piece = pieces[placement.virtual(stage, chunk)]
-            with torch.device("meta"):
-                modules = build(layers, piece, seed=0)
-            parameters += sum(p.numel() for module in modules for p in module.parameters())
+            parameters += sum(p.numel() for module in outline(layers, piece) for p in module.parameters())
             flops += sum(2.0 * layers[i].cost * tokens for i in piece)
             ranges = recomputed(layers, piece, model.recompute)
             again = {piece.start + position for each in ranges for position in each}

@@ -44,8 +44,12 @@ def load(folder: Path, *overrides: str):
 
 
 def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None):
+    """Train the test job with some values changed, as `train_job` does."""
+    return train_job(comm, folder, load(folder, *overrides), before_step=before_step)
+
+
+def train_job(comm, folder: Path, job, *, before_step=lambda _step, _rank: None):
     """Train on the first ranks of `comm`; return (losses, this stage's parameters, rank), None on the other ranks."""
-    job = load(folder, *overrides)
     rest(comm)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
     result = None
