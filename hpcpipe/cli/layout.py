@@ -1,11 +1,14 @@
 """Show how a job lies on its ranks: for the dry run and at the start of a run."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from hpcpipe.cli.terminal import make_console
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.train import Layout
+from hpcpipe.train.batches import problem_of_records
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
@@ -34,6 +37,9 @@ def describe(job: "Job", layout: Layout) -> str:
 
 def print_layout(job: "Job") -> None:
     """Print the stages: layers, parameters, micro-batches in flight and what they stash at the boundary."""
+    if problem := problem_of_records(job):
+        print(f"hpcpipe: {problem}", file=sys.stderr)
+        sys.exit(ExitCode.INPUT)
     layout = Layout.of(job)
     chunks = layout.schedule.placement.chunks
     table = Table(title=f"{job.run.name}: {job.parallel.ranks} ranks, nothing started")

@@ -85,9 +85,10 @@ def _wrong_inside(job: "Job", rank: int) -> str:
     """Return what is wrong with the data, or with a model of the user's own, as far as only a look inside can tell."""
     if job.device.kind == "emulated":
         return ""
+    from hpcpipe.train.batches import problem_of_records
     from hpcpipe.train.own_model import problem_with
 
-    return problem_with(job, opens_texts=rank == 0)
+    return problem_of_records(job) or problem_with(job, opens_texts=rank == 0)
 
 
 def _if_mpi_dies(given: environment.World) -> str:

@@ -1,6 +1,10 @@
 """Data files to micro-batches."""
 
 from hpcpipe.data.batches import Batches, Counted, Evaluation, Source, counted_tokens
+from hpcpipe.data.image_file import Geometry
+from hpcpipe.data.image_records import ImageRecords
+from hpcpipe.data.image_scan import RecordError
+from hpcpipe.data.image_text import ImageTextBatches, ImageTextOrder
 from hpcpipe.data.order import Deal, Order, evaluation_deal, held_out
 from hpcpipe.data.own import OwnSource
 from hpcpipe.data.text import open_text
@@ -12,8 +16,13 @@ __all__ = [
     "Counted",
     "Deal",
     "Evaluation",
+    "Geometry",
+    "ImageRecords",
+    "ImageTextBatches",
+    "ImageTextOrder",
     "Order",
     "OwnSource",
+    "RecordError",
     "Source",
     "Windows",
     "counted_tokens",

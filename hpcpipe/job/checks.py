@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcpipe.job.datasets import DataFile
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.models import LanguageModel, Llama
+from hpcpipe.job.models import LanguageModel, Llama, Vlm
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.rules import Rules, count
 from hpcpipe.job.schema import Job
@@ -41,8 +41,8 @@ def _the_mesh_has_as_many_places_as_there_are_ranks(job: Job, ranks: int | None)
 
 @CHECKS.needs("parallel.pipeline", "parallel.chunks", "schedule.hint", "model.layers")
 def _every_virtual_stage_has_a_layer(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, LanguageModel)
-    stages, chunks, layers = job.parallel.pipeline, job.chunks, job.model.layers
+    assert isinstance(job.model, LanguageModel | Vlm)
+    stages, chunks, layers = job.parallel.pipeline, job.chunks, job.model.blocks
     if stages * chunks > layers:
         pieces = f"{stages} stages" if chunks == 1 else f"{stages} stages x {chunks} chunks"
         yield Problem(
@@ -66,20 +66,23 @@ def _the_split_has_an_entry_for_every_virtual_stage(job: Job, _: int | None) -> 
 
 @CHECKS.needs("parallel.split", "model.layers")
 def _the_split_covers_every_layer_once(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, LanguageModel)
-    split, layers = job.parallel.split, job.model.layers
+    assert isinstance(job.model, LanguageModel | Vlm)
+    split, layers = job.parallel.split, job.model.blocks
     if isinstance(split, tuple) and sum(split) != layers:
+        has = f"layers = {layers}"
+        if isinstance(job.model, Vlm):
+            has = f"encoder_layers + projector + layers = {layers}"
         yield Problem(
             ("parallel", "split"),
-            f"split sums to {sum(split)} layers, but the model has layers = {layers}",
+            f"split sums to {sum(split)} layers, but the model has {has}",
             f'make the entries sum to {layers}, or write split = "auto"',
         )
 
 
 @CHECKS.needs("model.recompute", "model.layers")
 def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, LanguageModel)
-    ranges, layers = job.model.recompute, job.model.layers
+    assert isinstance(job.model, LanguageModel | Vlm)
+    ranges, layers = job.model.recompute, job.model.blocks
     if isinstance(ranges, tuple) and ranges[-1][1] >= layers:
         yield Problem(
             ("model", "recompute"),
@@ -91,8 +94,8 @@ def _every_recomputed_block_is_there(job: Job, _: int | None) -> Iterator[Proble
 
 @CHECKS.needs("data.seq_len", "model.context")
 def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, DataFile)
-    assert isinstance(job.model, LanguageModel)
+    if not isinstance(job.data, DataFile) or not isinstance(job.model, LanguageModel):
+        return
     length, context = job.data.seq_len, job.model.context
     if length > context:
         yield Problem(
@@ -104,7 +107,7 @@ def _a_sequence_fits_into_the_context(job: Job, _: int | None) -> Iterator[Probl
 
 @CHECKS.needs("model.dim", "model.heads")
 def _the_heads_divide_the_width(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, LanguageModel)
+    assert isinstance(job.model, LanguageModel | Vlm)
     dim, heads = job.model.dim, job.model.heads
     if dim % heads:
         fitting = sorted({max(heads, dim - dim % heads), dim - dim % heads + heads})

@@ -11,7 +11,7 @@ from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import LARGEST, Count, Seed
 
-DataKind = Literal["text", "tokens", "synthetic", "module:function"]
+DataKind = Literal["text", "tokens", "image-text", "synthetic", "module:function"]
 FileText = Annotated[str, AfterValidator(values.text)]
 AnyTime = Annotated[int, Field(ge=0, le=LARGEST)]
 
@@ -116,11 +116,46 @@ class OwnData(Samples):
         return {"import_from": str(self.folder)}
 
 
+class ImageText(Section):
+    """`[data]` of kind "image-text": records of images and a text, of which every byte is a token."""
+
+    kind: DataKind = Field(description="kind of data", examples=["image-text"])
+    path: FileText = Field(
+        description='file of JSON lines {"image": path or list of paths, "text": ...}, webdataset .tar, or folder of '
+        'those, from the job file\'s folder on, or "package:PKG/FILE"',
+        examples=["records.jsonl"],
+    )
+    max_side: Count = Field(default=1024, description="longest side of an image in pixels")
+    larger: Literal["refuse", "shrink"] = Field(default="refuse", description="what is done to larger images")
+    seed: Seed = Field(default=0, description="seed of the order in which records are drawn")
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    def set_folder(self, folder: Path) -> None:
+        """Set where a relative path starts; the loader does it, once."""
+        self._folder = folder
+
+    @property
+    def resolved_path(self) -> Path:
+        """The file or folder to read, absolute."""
+        return resolve(self.path, folder=self._folder)
+
+    def absolute_paths(self) -> dict[str, str]:
+        """Return the keys that hold paths with these made absolute."""
+        return {} if self.path.startswith("package:") else {"path": str(self.resolved_path)}
+
+
 class SyntheticData(Section):
     """`[data]` of kind "synthetic": none."""
 
     kind: DataKind = Field(description="kind of data", examples=["synthetic"])
 
 
-DATASETS: dict[str, type[Section]] = {"text": Text, "tokens": Tokens, "synthetic": SyntheticData, OWN: OwnData}
+DATASETS: dict[str, type[Section]] = {
+    "text": Text,
+    "tokens": Tokens,
+    "image-text": ImageText,
+    "synthetic": SyntheticData,
+    OWN: OwnData,
+}
 """The sections by kind."""

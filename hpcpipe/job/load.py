@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, data_checks, explain, pretrained, schedule_checks, slurm_checks
-from hpcpipe.job.datasets import DataFile, Samples
+from hpcpipe.job import checks, data_checks, explain, pretrained, schedule_checks, slurm_checks, vision_checks
+from hpcpipe.job.datasets import DataFile, ImageText, Samples
 from hpcpipe.job.document import Document
 from hpcpipe.job.factory import variant_of
 from hpcpipe.job.faults import JobError, Problem
@@ -86,7 +86,7 @@ class _Reading:
             else:
                 sections[name] = self._model(section, settled, written=tables[name] or {})
         for each in sections.values():
-            if isinstance(each, Samples | OwnModel):
+            if isinstance(each, Samples | ImageText | OwnModel):
                 each.set_folder(self.path.parent.absolute())
         self._read_table(sections["schedule"])
         job = Job.model_construct(None, run=sections.pop("job"), **sections)
@@ -139,7 +139,8 @@ class _Reading:
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        for check in (*checks.CHECKS, *data_checks.CHECKS, *schedule_checks.CHECKS, *slurm_checks.CHECKS):
+        rules = (checks, data_checks, vision_checks, schedule_checks, slurm_checks)
+        for check in (check for module in rules for check in module.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):

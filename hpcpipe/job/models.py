@@ -12,7 +12,7 @@ from hpcpipe.job.rope import NoScaling, RopeScaling
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Count, Recompute
 
-ModelKind = Literal["gpt", "llama", "synthetic", "module:function"]
+ModelKind = Literal["gpt", "llama", "vlm", "synthetic", "module:function"]
 Epsilon = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -41,6 +41,11 @@ class LanguageModel(Section):
     def set_folder(self, folder: Path) -> None:
         """Set where a relative path starts; the loader does it, once."""
         self._folder = folder
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks can be cut apart."""
+        return self.layers
 
     @property
     def init_folder(self) -> Path | None:
@@ -72,6 +77,36 @@ class Llama(LanguageModel):
     attention_bias: bool = Field(default=False, description="whether the projections of the attention have biases")
     mlp_bias: bool = Field(default=False, description="whether those of the MLP have")
     tied: bool = Field(default=False, description="one matrix for the token embedding and the head")
+
+
+class Vlm(Section):
+    """`[model]` of kind "vlm": a vision transformer, a projector, and a GPT that reads images and text."""
+
+    kind: ModelKind = Field(description="kind of model", examples=["vlm"])
+    patch: Count = Field(description="side of a patch in pixels", examples=[16])
+    channels: Literal[1, 3] = Field(default=3, description="colours of an image: 1 is grey, 3 is RGB")
+    merge: Count = Field(
+        default=1, description="side of the square of patches that become one token of the language model"
+    )
+    encoder_layers: Count = Field(description="transformer blocks of the image encoder", examples=[4])
+    encoder_dim: Count = Field(description="its width, a multiple of 4", examples=[128])
+    encoder_heads: Count = Field(description="its attention heads, which divide encoder_dim", examples=[4])
+    layers: Count = Field(description="transformer blocks of the language model", examples=[4])
+    dim: Count = Field(description="width of its residual stream", examples=[128])
+    heads: Count = Field(description="its attention heads, which divide dim", examples=[4])
+    context: Count = Field(description="longest record in tokens, those of its images included", examples=[256])
+    vocab_size: Count = Field(default=258, description="number of different tokens")
+    tied: bool = Field(default=False, description="one matrix for the token embedding and the head")
+    recompute: Recompute = Field(
+        default="none",
+        description='blocks whose activations the backward computes again: "none", "all" (each by itself) or ranges '
+        "[first, last]; the encoder's blocks come first, then the projector, then the language model's",
+    )
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks can be cut apart: the encoder's, the projector, the language model's."""
+        return self.encoder_layers + 1 + self.layers
 
 
 class SyntheticModel(Section):
@@ -108,5 +143,11 @@ class OwnModel(Section):
         return {"import_from": str(self.folder)}
 
 
-MODELS: dict[str, type[Section]] = {"gpt": Gpt, "llama": Llama, "synthetic": SyntheticModel, OWN: OwnModel}
+MODELS: dict[str, type[Section]] = {
+    "gpt": Gpt,
+    "llama": Llama,
+    "vlm": Vlm,
+    "synthetic": SyntheticModel,
+    OWN: OwnModel,
+}
 """The sections by kind."""

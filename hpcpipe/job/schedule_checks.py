@@ -5,7 +5,7 @@ One small function a rule.
 
 from collections.abc import Iterator
 
-from hpcpipe.job.datasets import SyntheticData
+from hpcpipe.job.datasets import ImageText, SyntheticData
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.injected import Encoder, Microbatch, Straggler
 from hpcpipe.job.models import SyntheticModel
@@ -145,12 +145,13 @@ def _problems_of_sizes(job: Job) -> bool:
 def warnings_of(job: Job) -> Iterator[Problem]:
     """Yield what is allowed and yet known to be slow. The job has no faults."""
     settings = job.schedule
-    costs_differ = isinstance(job.variability.compute, Encoder | Microbatch)
+    costs_differ = isinstance(job.variability.compute, Encoder | Microbatch) or isinstance(job.data, ImageText)
     if settings.admission != "as-given" and not costs_differ:
         yield Problem(
             ("schedule", "admission"),
             f"admission = {show(settings.admission)} changes nothing: no micro-batch is known to cost more than others",
-            'write "as-given", or let costs follow the micro-batch (an emulated device with compute = "microbatch")',
+            'write "as-given", or let costs follow the micro-batch (image-text data, or an emulated device with '
+            'compute = "microbatch")',
         )
     if job.precision.reduce != "fp32" and job.parallel.data == 1:
         yield Problem(

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from hpcpipe.job import values
-from hpcpipe.job.datasets import DATASETS, OwnData, Samples, SyntheticData, Text, Tokens
+from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, Samples, SyntheticData, Text, Tokens
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
-from hpcpipe.job.models import MODELS, Gpt, LanguageModel, Llama, OwnModel, SyntheticModel
+from hpcpipe.job.models import MODELS, Gpt, LanguageModel, Llama, OwnModel, SyntheticModel, Vlm
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
@@ -177,8 +177,8 @@ class Job(Section):
     """A checked job. The table `[job]` is the attribute `run`; every other table has its own name."""
 
     run: Run = Field(alias="job")
-    model: Gpt | Llama | OwnModel | SyntheticModel
-    data: Text | Tokens | OwnData | SyntheticData
+    model: Gpt | Llama | Vlm | OwnModel | SyntheticModel
+    data: Text | Tokens | ImageText | OwnData | SyntheticData
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
@@ -203,7 +203,7 @@ class Job(Section):
         if self.schedule.hint.startswith(FROM_FILE):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         for name, section in (("model", self.model), ("data", self.data)):
-            if isinstance(section, Samples | LanguageModel | OwnModel):
+            if isinstance(section, Samples | ImageText | LanguageModel | OwnModel):
                 tables[name] |= section.absolute_paths()
         return tomli_w.dumps(tables)
 
@@ -259,7 +259,7 @@ class Job(Section):
         if FAMILIES[self.schedule.hint].most_chunks is None:
             return 2
         too_few = isinstance(self.model, OwnModel)  # how many layers it has is known when it is made
-        too_few = too_few or (isinstance(self.model, LanguageModel) and self.model.layers < 2 * stages)
+        too_few = too_few or (isinstance(self.model, LanguageModel | Vlm) and self.model.blocks < 2 * stages)
         for_one = isinstance(split, tuple) and len(split) != 2 * stages
         return 1 if stages == 1 or too_few or for_one else 2
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, schedule_checks
+from hpcpipe.job import checks, schedule_checks, vision_checks
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import Job
 
@@ -40,7 +40,7 @@ def with_settings(job: Job, settings: Sequence[str]) -> Job:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror or error}") from None
     problems = [
         problem
-        for check in (*checks.CHECKS, *schedule_checks.CHECKS)
+        for check in (*checks.CHECKS, *vision_checks.CHECKS, *schedule_checks.CHECKS)
         if all(path[0] in _CHECKED for path in check.needs) and all(_has(changed, path) for path in check.needs)
         for problem in check.rule(changed, None)
     ]

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from hpcpipe.models.layer import Layer
 
-_INIT_STD = 0.02
+INIT_STD = 0.02
 _TOKEN = "token"
-_KEPT_OF_A_BLOCK = 17
+KEPT_OF_A_BLOCK = 17
 """Values that a block's backward needs, a token and width: 34 bytes of 2 each (Korthikanti, arXiv 2205.05198)."""
 
 
@@ -26,8 +26,8 @@ class Embedding(nn.Module):
         self.token = nn.Embedding(vocab_size, dim)
         self.position = nn.Embedding(context, dim)
         self.dropout = nn.Dropout(dropout)
-        nn.init.normal_(self.token.weight, std=_INIT_STD)
-        nn.init.normal_(self.position.weight, std=_INIT_STD)
+        nn.init.normal_(self.token.weight, std=INIT_STD)
+        nn.init.normal_(self.position.weight, std=INIT_STD)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Embed the tokens."""
@@ -36,11 +36,14 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal self-attention and an MLP of width 4 dim, each behind a LayerNorm and added to its input."""
+    """Self-attention, causal unless told otherwise, and an MLP of width 4 dim, each normed before and added after."""
 
-    def __init__(self, *, dim: int, heads: int, depth: int, dropout: float, norm_eps: float) -> None:
+    def __init__(
+        self, *, dim: int, heads: int, depth: int, dropout: float, norm_eps: float = 1e-5, causal: bool = True
+    ) -> None:
         super().__init__()
         self._heads = heads
+        self._causal = causal
         self._dropout = dropout
         self.norm_1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attention_in = nn.Linear(dim, 3 * dim)
@@ -49,23 +52,31 @@ class Block(nn.Module):
         self.mlp_in = nn.Linear(dim, 4 * dim)
         self.mlp_out = nn.Linear(4 * dim, dim)
         for linear in (self.attention_in, self.attention_out, self.mlp_in, self.mlp_out):
-            nn.init.normal_(linear.weight, std=_INIT_STD)
+            nn.init.normal_(linear.weight, std=INIT_STD)
             nn.init.zeros_(linear.bias)
         for residual in (self.attention_out, self.mlp_out):  # GPT-2 scales the residual paths with the depth
-            nn.init.normal_(residual.weight, std=_INIT_STD / (2 * depth) ** 0.5)
+            nn.init.normal_(residual.weight, std=INIT_STD / (2 * depth) ** 0.5)
 
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Return (batch, sequence, dim) from the same shape."""
-        value = value + self._drop(self.attention_out(self._attend(self.norm_1(value))))
+    def forward(self, value: torch.Tensor, lengths: Sequence[int] | None = None) -> torch.Tensor:
+        """Return (batch, sequence, dim) from the same shape.
+
+        With `lengths` the sequence is several, one after the other, and none of them sees another.
+        """
+        value = value + self._drop(self.attention_out(self._attend(self.norm_1(value), lengths)))
         hidden = functional.gelu(self.mlp_in(self.norm_2(value)), approximate="tanh")
         return value + self._drop(self.mlp_out(hidden))
 
-    def _attend(self, value: torch.Tensor) -> torch.Tensor:
+    def _attend(self, value: torch.Tensor, lengths: Sequence[int] | None) -> torch.Tensor:
         batch, sequence, dim = value.shape
         heads = self.attention_in(value).view(batch, sequence, 3, self._heads, dim // self._heads)
         query, key, content = heads.permute(2, 0, 3, 1, 4)
         rate = self._dropout if self.training else 0.0
-        attended = functional.scaled_dot_product_attention(query, key, content, dropout_p=rate, is_causal=True)
+        attend = partial(functional.scaled_dot_product_attention, dropout_p=rate, is_causal=self._causal)
+        if lengths:
+            parts = zip(*(each.split(list(lengths), dim=2) for each in (query, key, content)), strict=True)
+            attended = torch.cat([attend(*part) for part in parts], dim=2)
+        else:
+            attended = attend(query, key, content)
         return attended.transpose(1, 2).reshape(batch, sequence, dim)
 
     def _drop(self, value: torch.Tensor) -> torch.Tensor:
@@ -75,11 +86,11 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final LayerNorm and the projection onto the vocabulary."""
 
-    def __init__(self, *, dim: int, vocab_size: int, norm_eps: float) -> None:
+    def __init__(self, *, dim: int, vocab_size: int, norm_eps: float = 1e-5) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=norm_eps)
         self.project = nn.Linear(dim, vocab_size, bias=False)
-        nn.init.normal_(self.project.weight, std=_INIT_STD)
+        nn.init.normal_(self.project.weight, std=INIT_STD)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Return logits (batch, sequence, vocab_size)."""
@@ -108,7 +119,7 @@ def gpt_layers(
     embedding = partial(Embedding, vocab_size=vocab_size, context=context, dim=dim, dropout=dropout)
     head = partial(Head, dim=dim, vocab_size=vocab_size, norm_eps=norm_eps)
     token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if tied else ({}, {})
-    of_block, kept = 12.0 * dim * dim + 2.0 * dim * seq_len, float(_KEPT_OF_A_BLOCK * dim)
+    of_block, kept = 12.0 * dim * dim + 2.0 * dim * seq_len, float(KEPT_OF_A_BLOCK * dim)
     return [
         Layer("embedding", embedding, 0.0, block=False, ties=token, kept=float(dim)),
         *(Layer(f"block.{i}", block, of_block, block=True, kept=kept) for i in range(layers)),

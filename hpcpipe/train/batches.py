@@ -5,22 +5,26 @@ the step: there is no other state.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
-from hpcpipe.job.datasets import DataFile, OwnData, Samples, Text, Tokens
+from hpcpipe.job.datasets import DataFile, ImageText, OwnData, Samples, Text, Tokens
 from hpcpipe.job.factory import UserCodeError, call_factory
+from hpcpipe.job.models import Vlm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcpipe.data import Evaluation, Source
+    from hpcpipe.data import Evaluation, Geometry, ImageRecords, ImageTextOrder, Source
     from hpcpipe.data.batches import Count
     from hpcpipe.runtime.stage import Batches
 
 
-def batches_of(job: Job, *, replica: int, count: "Count | None" = None, total: float | None = None) -> "Batches":
-    """Return the micro-batches of one replica.
+def batches_of(
+    job: Job, *, replica: int, inputs: bool = True, count: "Count | None" = None, total: float | None = None
+) -> "Batches":
+    """Return the micro-batches of one replica; without `inputs` only targets will be asked for.
 
     With `count` targets come as `data.Counted`; `total` is what a step counts, where that is known beforehand.
 
@@ -29,6 +33,10 @@ def batches_of(job: Job, *, replica: int, count: "Count | None" = None, total: f
     OSError, ValueError
         The data cannot be read or are too few.
     """
+    if isinstance(job.data, ImageText):
+        from hpcpipe.data import ImageTextBatches
+
+        return ImageTextBatches(image_text_of(job), replica=replica, steps=job.run.steps, images=inputs)
     from hpcpipe.data import Batches, Deal, Order
 
     source, trained, _ = _sources(job)
@@ -115,21 +123,71 @@ _LOOKED_AT: "dict[str, Source]" = {}
 """The source of the job whose first batch was asked for, so that making it is paid once; nobody reads it meanwhile."""
 
 
+def problem_of_records(job: Job) -> str:
+    """Return what is wrong with the records of a job where that shows only inside of them, or nothing."""
+    if not isinstance(job.data, ImageText):
+        return ""
+    try:
+        image_text_of(job)
+    except OSError as error:
+        return f"{error.filename or job.data.path} cannot be read: {error.strerror or error}"
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def tokens_of_a_microbatch(job: Job) -> int:
-    """Return the tokens of a micro-batch; where samples have none that are known, the samples. Synthetic data: 0."""
+    """Return the tokens of a micro-batch, the mean where they vary.
+
+    Where samples have none that are known, the samples; synthetic data: 0.
+    """
+    if isinstance(job.data, ImageText):
+        return round(job.batch.microbatch_size * float(image_text_of(job).records.loads.tokens.mean()))
     if isinstance(job.data, DataFile):
         return job.batch.microbatch_size * job.data.seq_len
     return job.batch.microbatch_size if isinstance(job.data, OwnData) else 0
 
 
-def tokens_per_step(job: Job) -> int:
-    """Return the tokens of the global batch."""
+def tokens_per_step(job: Job, step: int | None = None) -> int:
+    """Return the tokens of the global batch: of a step, or without one the mean of all where they vary."""
+    if step is not None and isinstance(job.data, ImageText):
+        return int(image_text_of(job).loads(step).tokens.sum())
     return job.batch.microbatches * job.parallel.data * tokens_of_a_microbatch(job)
 
 
 def samples_per_step(job: Job) -> int:
     """Return the samples of the global batch."""
     return job.batch.microbatches * job.batch.microbatch_size * job.parallel.data
+
+
+def image_text_of(job: Job) -> "ImageTextOrder":
+    """Return which records of images and text each step has.
+
+    Raises
+    ------
+    OSError, ValueError
+        They cannot be read, or one of them not be used.
+    """
+    from hpcpipe.data import Geometry, ImageTextOrder
+
+    data, model, batch = job.data, job.model, job.batch
+    assert isinstance(data, ImageText)
+    assert isinstance(model, Vlm)
+    geometry = Geometry(model.patch, model.merge, model.channels, data.max_side, shrink=data.larger == "shrink")
+    return ImageTextOrder(
+        _image_records(data.resolved_path, geometry, model.context),
+        seed=data.seed,
+        microbatches=batch.microbatches,
+        microbatch_size=batch.microbatch_size,
+        replicas=job.parallel.data,
+    )
+
+
+@lru_cache(maxsize=2)
+def _image_records(path: "Path", geometry: "Geometry", context: int) -> "ImageRecords":
+    from hpcpipe.data import ImageRecords
+
+    return ImageRecords(path, geometry, context=context)
 
 
 def _text(job: Job, path: "Path") -> "Source":

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from hpcpipe.job import Job
-from hpcpipe.job.models import Gpt, LanguageModel, Llama, OwnModel
+from hpcpipe.job.models import Gpt, LanguageModel, Llama, OwnModel, Vlm
 from hpcpipe.job.precision import BYTES
-from hpcpipe.models import Layer, language_layers
+from hpcpipe.models import Layer, Load, VlmSizes, language_layers, layer_costs, text_loss, vlm_layers
 from hpcpipe.models.user import Release
-from hpcpipe.train.batches import tokens_of_a_microbatch
+from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch
 from hpcpipe.train.losses import next_token_of
 
 
@@ -41,6 +41,9 @@ class Model:
         What the user should know, each a sentence.
     release
         Lets go of what this rank has not built; to be called when its layers are built. None where all is built singly.
+    costs
+        Where micro-batches differ: (step, replica) -> of each one the multiply-adds of every layer's forward, known
+        from sizes alone.
     """
 
     layers: Sequence[Layer]
@@ -52,6 +55,7 @@ class Model:
     total: float | None = None
     notices: Sequence[str] = ()
     release: Release | None = None
+    costs: Callable[[int, int], list[list[float]]] | None = None
 
 
 def model_of(job: Job) -> Model:
@@ -84,4 +88,26 @@ def _own(job: Job) -> Model:
     return own_model(job)
 
 
-_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _language, Llama: _language, OwnModel: _own}
+def _vlm(job: Job) -> Model:
+    model, order = job.model, image_text_of(job)
+    assert isinstance(model, Vlm)
+    sizes = VlmSizes(**model.model_dump(exclude={"kind", "recompute"}))
+    mean = Load(*(float(each.mean()) for each in order.records.loads))
+
+    def costs(step: int, replica: int) -> list[list[float]]:
+        loads = order.loads(step)
+        return [
+            layer_costs(sizes, Load(*(float(each[replica, microbatch]) for each in loads)))
+            for microbatch in range(job.batch.microbatches)
+        ]
+
+    return Model(
+        layers=vlm_layers(sizes, mean),
+        loss=text_loss,
+        width=round(max(sizes.dim, sizes.encoder_dim * mean.patches / mean.tokens)),
+        recompute=model.recompute,
+        costs=costs,
+    )
+
+
+_MAKERS: dict[type, Callable[[Job], Model]] = {Gpt: _language, Llama: _language, Vlm: _vlm, OwnModel: _own}

@@ -3,10 +3,14 @@
 It counts and gives nothing any memory.
 """
 
+from dataclasses import replace
+
 from hpcpipe.job import Job
+from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.precision import BYTES
 from hpcpipe.models import cut, outline, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
+from hpcpipe.train.admission import varying_times
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.model import boundary_bytes, model_of
 
@@ -31,6 +35,18 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
                 BYTES[job.precision.compute] * tokens * (kept + model.width * len(ranges))
             )  # of each range the input stays
         sizes.append(StageSize(flops, parameters, stashed))
-    return analytic_costs(
+    costs = analytic_costs(
         job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_mb * 1e6
     )
+    if model.costs is None:
+        return costs
+    times = varying_times(
+        costs.times,
+        job,
+        model,
+        schedule=schedule_of(job, activation_bytes=costs.activation_bytes),
+        pieces=[[pieces[placement.virtual(s, c)] for c in range(placement.chunks)] for s in range(placement.stages)],
+        flops_per_s=machine.tflops * 1e12,
+    )
+    known = "micro-batches take as long as the sizes of their images and texts say; messages and memory are of the mean"
+    return replace(costs, times=times, assumptions=(*costs.assumptions, known))

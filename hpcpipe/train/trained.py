@@ -16,6 +16,7 @@ from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Mailbox, Mesh
 from hpcpipe.runtime.stage import Batches, Chunk, Stage
 from hpcpipe.train.accumulate import Accumulator
+from hpcpipe.train.admission import AdmittedBatches, admission_of
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.evaluate import evaluator_of
@@ -79,11 +80,14 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 scale=(lambda: scale.value) if job.precision.dynamic_scale or scale.value != 1.0 else None,
             )
         )
-    has_loss = any(chunk.loss is not None for chunk in chunks)
-    has_data = has_loss or any(chunk.first for chunk in chunks)
+    has_loss, has_input = any(chunk.loss is not None for chunk in chunks), any(chunk.first for chunk in chunks)
     batches: Batches | None = None
-    if has_data:  # only the loss counts targets
-        batches = batches_of(job, replica=place.replica, count=model.count if has_loss else None, total=model.total)
+    if has_loss or has_input:  # only the loss counts targets
+        count = model.count if has_loss else None
+        batches = batches_of(job, replica=place.replica, inputs=has_input, count=count, total=model.total)
+        order = admission_of(job, model, schedule=schedule, pieces=layout.pieces, replica=place.replica)
+        if order is not None:
+            batches = AdmittedBatches(batches, order)
     if batches is not None and types.compute != torch.float32:
         batches = ConvertedInputs(batches, types.compute)
     stage = Stage(chunks, batches=batches, recording=recording if schedule.split else None)

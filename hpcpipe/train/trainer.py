@@ -338,7 +338,7 @@ class _Loop:
             loss=loss,
             grad_norm=math.sqrt(square_norm) if square_norm >= 0 else math.nan,
             lr=self._rate(step),
-            tokens=tokens_per_step(self._job),
+            tokens=tokens_per_step(self._job, step),
             step_ns=times[step].end - times[step].begin,
             hint=settings.hint,
             k=self._layout.schedule.k or 0,

@@ -36,16 +36,16 @@ schedule = "cosine"
 """
 
 
-def load(folder: Path, *overrides: str):
-    """Return the test job with some values changed."""
+def load(folder: Path, *overrides: str, text: str = JOB):
+    """Return the test job, or another one, with some values changed."""
     path = folder / "job.toml"
-    path.write_text(JOB)
+    path.write_text(text)
     return load_job(path, overrides)
 
 
-def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None):
-    """Train the test job with some values changed, as `train_job` does."""
-    return train_job(comm, folder, load(folder, *overrides), before_step=before_step)
+def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _rank: None, text: str = JOB):
+    """Train a job with some values changed, as `train_job` does."""
+    return train_job(comm, folder, load(folder, *overrides, text=text), before_step=before_step)
 
 
 def train_job(comm, folder: Path, job, *, before_step=lambda _step, _rank: None):

@@ -1,0 +1,210 @@
+"""Vision-language training over real ranks: torch's losses, the same bits under every schedule, places by cost."""
+
+import pytest
+import torch
+from layers import by_layer, disturb
+from picture_records import RECORDS, write_lines, write_tar
+from training import load, train_on
+
+from hpcpipe.data import ImageRecords, ImageTextBatches, ImageTextOrder
+from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
+from hpcpipe.models.recompute import run_layers
+from hpcpipe.plan import admission_order
+
+JOB = """
+[job]
+steps = 4
+[model]
+kind = "vlm"
+patch = 4
+merge = 2
+encoder_layers = 3
+encoder_dim = 32
+encoder_heads = 2
+layers = 4
+dim = 32
+heads = 4
+context = 160
+[data]
+kind = "image-text"
+path = "records.jsonl"
+seed = 3
+[batch]
+microbatches = 6
+microbatch_size = 2
+[optimizer]
+lr = 3e-3
+warmup = 1
+[comm]
+bucket_mb = 0.02
+"""
+
+
+@pytest.fixture(autouse=True)
+def _records(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_lines(tmp_path)
+
+
+def _settings(pipeline, hint, dispatch, *more):
+    return [f"parallel.pipeline={pipeline}", f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"', *more]
+
+
+def reference(job, path):
+    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order."""
+    model, batch = job.model, job.batch
+    sizes = VlmSizes(**model.model_dump(exclude={"kind", "recompute"}))
+    layers = vlm_layers(sizes, Load(1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
+    net = torch.nn.ModuleList(build(layers, range(len(layers)), seed=job.run.seed))
+    if model.tied:
+        net[-1].project.weight = net[model.encoder_layers + 1].token.weight
+    from hpcpipe.data import Geometry
+
+    geometry = Geometry(model.patch, model.merge, model.channels, job.data.max_side, shrink=False)
+    records = ImageRecords(path, geometry, context=model.context)
+    count = batch.microbatches * job.parallel.data
+    order = ImageTextOrder(
+        records, seed=job.data.seed, microbatches=count, microbatch_size=batch.microbatch_size, replicas=1
+    )
+    batches = ImageTextBatches(order, replica=0, steps=9)
+    decayed, others = [p for p in net.parameters() if p.ndim >= 2], [p for p in net.parameters() if p.ndim < 2]
+    settings = job.optimizer
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+    losses = []
+    for step in range(job.run.steps):
+        batches.load(step)
+        optimizer.zero_grad()
+        total = 0.0
+        for microbatch in range(count):
+            loss = text_loss(run_layers(net, batches.inputs(microbatch)), batches.targets(microbatch))
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+        optimizer.step()
+    return losses
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("pipeline", "hint", "dispatch"),
+    [
+        (1, "bf", "ready"),
+        (2, "1f1b", "fixed"),
+        (4, "zb-h1", "ready"),
+        (4, "zbv", "ready"),
+    ],
+)
+def test_every_loss_equals_that_of_one_process(comm, tmp_path, pipeline, hint, dispatch):
+    """Micro-batches without an image and with many, tied embeddings that meet across stages, recomputed blocks."""
+    if pipeline > comm.size:
+        pytest.skip(f"needs {pipeline} ranks")
+    more = ["model.tied=true", 'model.recompute="all"', 'schedule.admission="as-given"']
+    settings = _settings(pipeline, hint, dispatch, *more)
+    result = train_on(comm, tmp_path, *settings, text=JOB)
+    if comm.rank == 0:
+        expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")
+        assert result[0] == pytest.approx(expected, rel=1e-6)
+        assert result[0][-1] < result[0][0] - 0.3
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, compute):
+    stages = min(comm.size, 4)
+    more = ('schedule.admission="pyramid"', "model.tied=true", f'precision.compute="{compute}"')
+    runs = [("1f1b", "fixed"), ("zb-h1", "fixed"), ("bf", "ready"), ("zb-h1", "ready"), ("zbv", "ready")]
+    bits = None
+    for seed, (hint, dispatch) in enumerate(runs if compute == "fp32" else runs[::3]):
+        settings = _settings(stages, hint, dispatch, *more)
+        delays = disturb(seed, share=0.3, longest_s=0.01) if dispatch == "ready" else lambda _step, _rank: None
+        result = train_on(comm, tmp_path, *settings, text=JOB, before_step=delays)
+        found = by_layer(comm, result, load(tmp_path, *settings, text=JOB))
+        if comm.rank == 0:
+            found["losses"] = torch.tensor(result[0], dtype=torch.float64)
+            bits = bits or found
+            assert [name for name in bits if not torch.equal(found[name], bits[name])] == [], (hint, dispatch)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_two_replicas_train_like_one_process_with_the_whole_batch(comm, tmp_path):
+    stages = min(comm.size // 2, 2)
+    settings = _settings(
+        stages, "bf", "ready", "parallel.data=2", "batch.microbatches=3", 'schedule.admission="pyramid"'
+    )
+    result = train_on(comm, tmp_path, *settings, text=JOB)
+    if comm.rank == 0:
+        expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")
+        assert result[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("rule", ["pyramid", "auto"])
+def test_microbatches_take_the_places_that_their_predicted_costs_give_them(comm, tmp_path, rule):
+    """The sum of a step's losses has other roundings, and nothing else, when its micro-batches change places."""
+    seen = []
+
+    def look(step, rank):
+        batches = rank.stage._batches
+        if batches is not None:
+            load_, inputs = batches.load, batches.inputs
+
+            def loading(step):
+                load_(step)
+                if comm.rank == 0:
+                    lengths = [sum(inputs(place)["lengths"]) for place in range(6)]
+                    seen.append((step, batches._order, lengths))
+
+            if step == 0:
+                batches.load = loading
+
+    settings = _settings(2, "1f1b", "fixed", f'schedule.admission="{rule}"')
+    result = train_on(comm, tmp_path, *settings, text=JOB, before_step=look)
+    if comm.rank == 0:
+        job = load(tmp_path, *settings, text=JOB)
+        from hpcpipe.train.batches import image_text_of
+
+        order = image_text_of(job)
+        assert result[0] == pytest.approx(reference(job, tmp_path / "records.jsonl"), rel=1e-5)
+        changed = False
+        for step, places, lengths in seen:
+            tokens = order.loads(step).tokens[0]
+            assert sorted(places) == list(range(6))
+            assert lengths == [int(tokens[microbatch]) for microbatch in places]
+            changed = changed or places != tuple(range(6))
+            if rule != "auto":
+                assert places == admission_order(rule, _costs(order.step(step)[0]))
+        assert len(seen) == 4
+        assert changed
+
+
+def _costs(chosen):
+    """Return multiply-adds of micro-batches by the formula of the docs: matrices, and pairs that attend."""
+    costs = []
+    for microbatch in chosen:
+        cost = 0.0
+        for record in microbatch:
+            pictures, text = RECORDS[record]
+            patches = [w * h // 16 for w, h in pictures]
+            targets = len(text.replace("<image>", "").encode()) + 1
+            tokens = sum(patches) // 4 + targets + 1
+            cost += sum(48 * 32 * n + 3 * (12 * 32 * 32 * n + 2 * 32 * n * n) for n in patches)
+            cost += 32 * 32 * sum(patches) + 32 * 32 * sum(patches) // 4
+            cost += 4 * (12 * 32 * 32 * tokens + 2 * 32 * tokens**2) + 32 * 258 * targets
+        costs.append(cost)
+    return costs
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_tar_trains_as_the_same_records_in_json_lines_do(comm, tmp_path):
+    write_tar(tmp_path / "records.tar")
+    settings = _settings(2, "bf", "ready", "job.steps=2")
+    lines = train_on(comm, tmp_path, *settings, text=JOB)
+    tar = train_on(comm, tmp_path, *settings, 'data.path="records.tar"', text=JOB)
+    if comm.rank == 0:
+        assert lines[0] == tar[0]

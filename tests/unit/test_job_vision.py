@@ -1,0 +1,114 @@
+"""What a job file may say of a vision-language model and its records, and what is refused, where."""
+
+import pytest
+from job_text import fault_of, faults_of, place, write_job
+from picture_records import write_lines
+
+from hpcpipe.job import Job, load_job
+from hpcpipe.train import batches
+from hpcpipe.train.batches import problem_of_records, tokens_per_step
+
+VISION = """\
+[model]
+kind = "vlm"
+patch = 4
+merge = 2
+encoder_layers = 3
+encoder_dim = 32
+encoder_heads = 2
+layers = 4
+dim = 32
+heads = 4
+context = 160
+[data]
+kind = "image-text"
+path = "records.jsonl"
+[parallel]
+pipeline = 2
+"""
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_lines(tmp_path)
+    return write_job(tmp_path, VISION)
+
+
+def test_a_job_is_whole_and_comes_back_from_its_resolved_text(path):
+    job = load_job(path)
+    assert job.model.blocks == 8
+    again = Job.from_resolved(job.to_toml())
+    assert again.to_toml() == job.to_toml()
+    assert again.data.resolved_path == path.parent / "records.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "said"),
+    [
+        ("model.encoder_dim=30", "encoder_dim", "no multiple of 4"),
+        ("model.encoder_heads=3", "encoder_heads", "encoder_heads = 3 does not divide encoder_dim = 32"),
+        ("model.heads=3", "heads", "heads = 3 does not divide dim = 32"),
+        ("model.vocab_size=256", "vocab_size", "vocab_size = 256 is too small"),
+        ("data.max_side=7", "max_side", "max_side = 7 is less than the 8 pixels that are one token"),
+        ('data.path="none.jsonl"', "path", "none.jsonl do not exist"),
+        ('data.path="small.toml"', "path", "neither a .jsonl nor a .tar file"),
+        ("parallel.split=[3, 4]", "split", "split sums to 7 layers, but the model has encoder_layers + projector"),
+        ("parallel.pipeline=9", "pipeline", "cannot each hold one of the model's 8 layers"),
+        ("model.recompute=[[0, 8]]", "recompute", "recompute names block 8, but the model's 8 blocks are 0 to 7"),
+        ("model.channels=4", "channels", "channels"),
+        ('data.larger="crop"', "larger", 'larger = "crop" is not known'),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(path, override, key, said):
+    fault = fault_of(path, override)
+    assert said in fault.message
+    assert key in override
+
+
+def test_models_and_data_that_do_not_go_together_are_refused(path, tmp_path):
+    (tmp_path / "corpus.txt").write_text("to be or not to be" * 20)
+    text = 'kind = "text"\npath = "corpus.txt"\nseq_len = 32'
+    mixed = VISION.replace('kind = "image-text"\npath = "records.jsonl"', text)
+    fault = fault_of(write_job(tmp_path, mixed))
+    assert 'kind = "vlm" cannot learn from [data] kind = "text"' in fault.message
+    assert place(fault)[0] == mixed[: mixed.index('kind = "text"')].count("\n") + 1
+    blind = '[model]\nkind = "gpt"\nlayers = 2\ndim = 32\nheads = 4\ncontext = 32\n' + VISION[VISION.index("[data]") :]
+    fault = fault_of(write_job(tmp_path, blind))
+    assert 'kind = "gpt" cannot learn from [data] kind = "image-text"' in fault.message
+
+
+def test_admission_by_cost_is_no_vain_wish_here(path):
+    assert not faults_of(path)
+    assert load_job(path, ['schedule.admission="pyramid"']).warnings == ()
+
+
+def test_records_that_a_model_cannot_take_are_a_fault_of_the_input(path):
+    assert problem_of_records(load_job(path)) == ""
+    said = problem_of_records(load_job(path, ["data.max_side=24"]))
+    assert "records.jsonl, line 4: image 4 of 32 x 8 pixels is larger than max_side = 24" in said
+    assert "more than context = 20" in problem_of_records(load_job(path, ["model.context=20"]))
+    (path.parent / "3-1.png").unlink()
+    (path.parent / "records.jsonl").touch()
+    batches._image_records.cache_clear()  # as a new process would find it
+    assert "records.jsonl, line 4" in problem_of_records(load_job(path))
+
+
+def test_tokens_of_a_step_are_those_of_its_records(path):
+    job = load_job(path, ["batch.microbatches=4", "batch.microbatch_size=2"])  # a step is an epoch
+    every = sum((w * h) // 64 for w, h in SIDES) + sum(len(text.encode()) + 2 for text in TEXTS)
+    assert tokens_per_step(job, 0) == tokens_per_step(job, 5) == every
+    assert abs(tokens_per_step(job) - every) <= 4
+
+
+SIDES = [(8, 8), (16, 8), (8, 24), *[(24, 16)] * 3, (8, 8), (32, 8), (16, 16), (16, 16), (8, 16), (32, 24)]
+TEXTS = [
+    "nothing to see",
+    "a",
+    "wide, high",
+    "many",
+    "",
+    "größer",
+    "one large picture",
+    "text only, and longer than the others are by some words",
+]
