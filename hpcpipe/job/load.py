@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job import checks, explain, schedule_checks, slurm_checks, tensor_checks
 from hpcpipe.job.datasets import Text
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
@@ -107,7 +107,8 @@ class _Reading:
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        for check in (*checks.CHECKS, *schedule_checks.CHECKS, *slurm_checks.CHECKS):
+        rules = (checks, schedule_checks, tensor_checks, slurm_checks)
+        for check in (check for module in rules for check in module.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):

@@ -12,6 +12,7 @@ from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.precision import BYTES
 from hpcpipe.job.schema import Emulated
+from hpcpipe.plan.delays import Slowest
 from hpcpipe.plan.variability import MicrobatchCost
 from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step
 from hpcpipe.simulate.links import Link
@@ -44,7 +45,10 @@ def emulated_costs(job: Job) -> Costs:
         compute=compute_model(vary),
         seed=vary.seed,
     )
-    link = Link(delay=delay_model(vary), num_bytes=device.message_bytes)
+    delay, slices = delay_model(vary), job.parallel.tensor
+    if delay is not None and slices > 1:
+        delay = Slowest(delay, slices)
+    link = Link(delay=delay, num_bytes=device.message_bytes)
     return Costs(
         times=_admitted(job, times) if isinstance(times.compute, MicrobatchCost) else times,
         messages=LinkMessages(link, vary.seed),

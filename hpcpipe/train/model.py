@@ -14,6 +14,8 @@ from hpcpipe.job import Job
 from hpcpipe.job.models import Gpt
 from hpcpipe.job.precision import BYTES
 from hpcpipe.models import Layer, gpt_layers, next_token_loss
+from hpcpipe.models.gpt_sliced import sliced_next_token_loss
+from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.train.batches import tokens_of_a_microbatch, tokens_per_step
 
 
@@ -29,6 +31,8 @@ class Model:
         Values a token that cross between stages; messages may be larger than this says, it is where buffers begin.
     recompute
         Blocks whose activations are computed again: `"none"`, `"all"` or ranges, first and last.
+    sliced_loss
+        (slices) -> the loss of outputs that are cut into tensor-parallel slices; None if the model cannot be cut.
     random
         Whether layers draw random numbers in training (dropout).
     """
@@ -38,6 +42,14 @@ class Model:
     width: int
     recompute: str | Sequence[tuple[int, int]] = "none"
     random: bool = False
+    sliced_loss: Callable[[Slices], Callable[[Any, Any], torch.Tensor]] | None = None
+
+    def loss_over(self, slices: Slices | None) -> Callable[[Any, Any], torch.Tensor]:
+        """Return the loss of this rank's part of the output."""
+        if slices is None:
+            return self.loss
+        assert self.sliced_loss is not None, "a job whose model cannot be cut has one slice"
+        return self.sliced_loss(slices)
 
 
 def model_of(job: Job) -> Model:
@@ -69,6 +81,7 @@ def _gpt(job: Job) -> Model:
         width=model.dim,
         recompute=model.recompute,
         random=model.dropout > 0,
+        sliced_loss=lambda slices: partial(sliced_next_token_loss, tokens=tokens_per_step(job), slices=slices),
     )
 
 
