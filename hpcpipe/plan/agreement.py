@@ -6,6 +6,7 @@ that all of them can run. Pure: how the bits travel is not known here.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hpcpipe.plan.stage import Choice, StagePlan
 from hpcpipe.plan.task import Kind, Task
@@ -68,12 +69,35 @@ class Window:
         return found
 
 
-class Proposals:
-    """One rank's side of the agreement on the tasks of one step."""
+class Counts(NamedTuple):
+    """How many rounds there were, how many found nothing in common, and how many asked once more for a late task."""
 
-    def __init__(self, plan: StagePlan, rule: str, *, most_bytes: int = MOST_BYTES) -> None:
+    rounds: int = 0
+    deferred: int = 0
+    confirmed: int = 0
+
+
+NONE_YET = Counts()
+
+
+class Proposals:
+    """One rank's side of the agreement on the tasks of one step.
+
+    Parameters
+    ----------
+    early
+        Whether the first round after a task has begun may be made up long before its end. Then what it says of weight
+        gradients is asked again: nobody waits for one, and a forward or backward may have come meanwhile.
+    """
+
+    def __init__(
+        self, plan: StagePlan, rule: str, *, early: bool, counts: Counts = NONE_YET, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._plan = plan
         self._rule = rule
+        self._early = early
+        self._first = early
+        self.counts = counts
         self._window = Window(
             microbatches=plan.microbatches,
             chunks=plan.placement.chunks,
@@ -91,14 +115,22 @@ class Proposals:
         return self._window.bits(offers)
 
     def choose(self, common: int) -> Choice | None:
-        """Return what all ranks run next; None if they have nothing in common, which the policy notes."""
+        """Return what all ranks run next; None for another round.
+
+        If they have nothing in common, the policy notes that.
+        """
         choice = self._plan.choose_among(self._window.tasks(common)) if common else None
+        rounds, deferred, confirmed = self.counts
+        again = self._first and choice is not None and choice.task.kind is Kind.W
+        self._first = False
         if choice is None:
             self._plan.disagree()
-        return choice
+        self.counts = Counts(rounds + 1, deferred + (choice is None), confirmed + again)
+        return None if again else choice
 
     def start(self, task: Task) -> None:
         """Note that a task that was agreed on is started."""
+        self._first = self._early
         self._window.start(task)
 
 

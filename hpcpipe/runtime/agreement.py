@@ -3,12 +3,12 @@
 What is proposed and chosen is plan/'s; here bits travel, and every round leaves an event.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
-from hpcpipe.plan.agreement import Proposals
+from hpcpipe.plan.agreement import Counts, Proposals
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
 
@@ -29,8 +29,8 @@ class Dispatch(Protocol):
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait; never blocks."""
 
-    def start(self, choice: Choice, *, blocks: bool) -> None:
-        """Note that a choice is about to be started, and whether nothing else happens until it is done."""
+    def start(self, choice: Choice) -> None:
+        """Note that a choice is about to be started."""
 
     def beside(self, running: Task, due: int | None) -> None:
         """Look after the next decision while a task runs, until `due` where that is known (ns)."""
@@ -54,7 +54,7 @@ class Alone:
         """Return the plan's choice."""
         return self._plan.choose()
 
-    def start(self, choice: Choice, *, blocks: bool) -> None:
+    def start(self, choice: Choice) -> None:
         """Do nothing."""
 
     def beside(self, running: Task, due: int | None) -> None:
@@ -88,13 +88,6 @@ class Event(Protocol):
         """Keep it; cheap, without input or output."""
 
 
-class Counts(NamedTuple):
-    """How many rounds there were, and how many of them found nothing in common though all ranks had work."""
-
-    rounds: int
-    deferred: int
-
-
 class Agreement:
     """Decides together with the other slices of the stage, so that all run F, B and W in one order.
 
@@ -109,11 +102,13 @@ class Agreement:
         The slices of this stage, for nothing but this.
     rule
         One of plan.agreement.RULES.
+    blocks
+        Whether nothing else happens here while a task runs; then its successor is asked for as it begins.
     event
         Where the rounds' events go.
     """
 
-    def __init__(self, comm: "MPI.Intracomm", *, rule: str, event: Event) -> None:
+    def __init__(self, comm: "MPI.Intracomm", *, rule: str, blocks: bool, event: Event) -> None:
         self._comm = comm
         self._rule = rule
         self._event = event
@@ -121,13 +116,14 @@ class Agreement:
         self._posted = 0
         self._step = -1
         self._offered = 0
-        self.counts = Counts(0, 0)
+        self._blocks = blocks
+        self.counts = Counts()
 
     def begin(self, plan: StagePlan, step: int) -> None:
         """Begin a step; no round of the one before is under way."""
         assert self._request is None, "a round of the step before is still under way"
         self._plan, self._step = plan, step
-        self._proposals = Proposals(plan, self._rule)
+        self._proposals = Proposals(plan, self._rule, early=self._blocks, counts=self.counts)
         words = self._proposals.num_bytes // 8
         self._mine, self._common = np.zeros(words, np.uint64), np.zeros(words, np.uint64)
 
@@ -144,12 +140,12 @@ class Agreement:
         self._note(choice)
         return choice
 
-    def start(self, choice: Choice, *, blocks: bool) -> None:
+    def start(self, choice: Choice) -> None:
         """Note that a choice is about to be started; if it blocks, ask for its successor now."""
         if choice.task.kind > Kind.W:
             return
         self._proposals.start(choice.task)
-        if blocks:
+        if self._blocks:
             self._propose(choice.task)
 
     def beside(self, running: Task, due: int | None) -> None:
@@ -194,7 +190,7 @@ class Agreement:
 
     def _note(self, choice: Choice | None) -> None:
         task, rank_in_hint = (None, -1) if choice is None else (choice.task, choice.rank_in_hint)
-        self.counts = Counts(self.counts.rounds + 1, self.counts.deferred + (choice is None))
+        self.counts = self._proposals.counts
         self._event(
             Kind.AGREE,
             self._step,

@@ -51,9 +51,6 @@ class Recorder(Protocol):
 class Stage(Protocol):
     """What the tasks of one rank do. Values that go from task to task are the device's own and opaque here."""
 
-    blocks: bool
-    """Whether a task is done when `start` returns."""
-
     @property
     def has_data(self) -> bool:
         """Whether this rank reads inputs or targets."""
@@ -272,7 +269,7 @@ class Engine:
         task = choice.task
         self._end_wait()
         dispatched = _Dispatched(self._step, choice, self._plan.start(task), now())
-        self._dispatch.start(choice, blocks=self._stage.blocks)
+        self._dispatch.start(choice)
         if task.kind in _BESIDE:
             self._collectives[task] = dispatched
             self._buckets.start(task)

@@ -131,8 +131,6 @@ class Stage:
         Called with the step and each task before it runs.
     """
 
-    blocks = True
-
     def __init__(
         self,
         chunks: Sequence[Chunk],

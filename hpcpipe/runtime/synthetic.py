@@ -58,7 +58,6 @@ class SyntheticStage:
     """
 
     has_data = False
-    blocks = False
 
     def __init__(
         self,

@@ -57,7 +57,8 @@ def emulated_costs(job: Job) -> Costs:
         assumptions=(
             "times of the emulated device, a chunk takes its share of its stage's",
             "a micro-batch stashes the bytes of one message on every stage",
-            "messages take what [variability] network says and nothing else",
+            "messages take what [variability] network says and nothing else"
+            + (", those of tensor slices the longest of theirs" if slices > 1 else ""),
         ),
     )
 

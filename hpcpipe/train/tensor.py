@@ -39,7 +39,8 @@ def agreement_of(job: Job, mesh: Mesh, recorder: Recorder, *, replayed: bool) ->
     """
     if mesh.place.tensor == 1 or replayed or job.schedule.dispatch == "fixed":
         return None
-    return Agreement(mesh.agreement, rule=job.schedule.agreement, event=recorder.event)
+    blocks = job.device.kind != "emulated"
+    return Agreement(mesh.agreement, rule=job.schedule.agreement, blocks=blocks, event=recorder.event)
 
 
 def counts_here(place: Place, parameter: "torch.nn.Parameter") -> bool:

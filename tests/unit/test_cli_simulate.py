@@ -48,6 +48,26 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path, EMULATED, corpus=None)
 
 
+def test_what_slices_take_to_agree_lengthens_every_way_between_stages(job: Path) -> None:
+    """The first micro-batch passes S - 1 edges forwards, the last one as many backwards, and each costs a round."""
+    more = ("--set", "parallel.tensor=2", "--set", "batch.microbatches=1", "--compare", "1f1b:fixed")
+    free = document(job, *more)["results"]
+    asked = document(job, *more, "--agreement-us", "100")["results"]
+    assert asked[0]["step_ns"] == free[0]["step_ns"] + 2 * (STAGES - 1) * 100_000
+    assert asked[1]["step_ns"] == free[1]["step_ns"]
+    alone = simulate(job, "--agreement-us", "100")
+    assert "--agreement-us unused: with tensor = 1 nobody is asked" in alone.stderr
+
+
+def test_a_task_of_slices_waits_for_the_latest_of_its_messages(job: Path) -> None:
+    noisy = ("--set", 'variability.network={model="lognormal",base_ms=1.0,sigma=1.0}')
+    lengths = [
+        document(job, *noisy, "--set", f"parallel.tensor={tensor}")["results"][0]["step_ns"] for tensor in (1, 2, 4)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[2]
+
+
 def test_quiet_steps_have_the_lengths_and_peaks_of_the_closed_forms(job: Path) -> None:
     found = document(job, "--compare", "gpipe:fixed,zb-h1:fixed,kfkb:k=2:fixed")
     half = (BACKWARD_MS - 5) * 1e6
