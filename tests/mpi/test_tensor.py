@@ -60,8 +60,8 @@ def _whole(comm, result, job):
 def test_losses_and_parameters_are_those_of_one_process(comm, tmp_path, sizes, schedule):
     settings = _settings(sizes, *schedule)
     job = load(tmp_path, *settings)
-    if job.parallel.ranks > comm.size:
-        pytest.skip(f"needs {job.parallel.ranks} ranks")
+    if job.parallel.ranks != comm.size:
+        pytest.skip(f"is for {job.parallel.ranks} ranks")
     losses, net = reference(job) if comm.rank == 0 else (None, None)
     result = train_on(comm, tmp_path, *settings, before_step=disturb(1))
     found = _whole(comm, result, job)
@@ -77,8 +77,8 @@ def test_losses_and_parameters_are_those_of_one_process(comm, tmp_path, sizes, s
 @pytest.mark.parametrize("pipeline", [1, 2])
 def test_parameters_after_one_step_of_plain_gradient_descent_differ_by_rounding_only(comm, tmp_path, pipeline):
     sizes = ("parallel.tensor=2", f"parallel.pipeline={pipeline}")
-    if 2 * pipeline > comm.size:
-        pytest.skip(f"needs {2 * pipeline} ranks")
+    if 2 * pipeline != comm.size:
+        pytest.skip(f"is for {2 * pipeline} ranks")
     plain = ['optimizer.name="sgd"', "optimizer.lr=1.0", 'optimizer.schedule="constant"', "optimizer.warmup=0"]
     found = []
     for size in (("parallel.tensor=1",), sizes):
@@ -97,8 +97,8 @@ def test_ready_has_the_bits_of_fixed_whatever_the_hint_and_the_timing(comm, tmp_
     fixed = ("parallel.tensor=2", sizes[1])
     bits = None
     runs = [(fixed, "1f1b", "fixed")]
-    runs += [(sizes, hint, "ready") for hint in ("bf", "1f1b", "bfw", "zb-h1", "critical")]
-    runs += [((*sizes, 'schedule.agreement="propose"'), "bf", "ready")]
+    runs += [(sizes, hint, "ready") for hint in ("bf", "bfw", "critical")]
+    runs += [((*sizes, 'schedule.agreement="propose"'), "1f1b", "ready")]
     for seed, (size, hint, dispatch) in enumerate(runs):
         settings = _settings(size, hint, dispatch, "model.layers=4")
         result = train_on(comm, tmp_path, *settings, before_step=disturb(seed, share=0.3, longest_s=0.01))
