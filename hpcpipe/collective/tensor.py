@@ -17,7 +17,7 @@ from hpcpipe.collective.group import Group
 if TYPE_CHECKING:
     import torch
 
-LARGE_BYTES = 128 << 10
+LARGE_BYTES = 32 << 10
 """From here on more than two slices reduce in parts instead of each gathering everything (benchmarks/tensor.py)."""
 
 MOST_BUCKETS = 8

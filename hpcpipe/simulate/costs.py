@@ -93,11 +93,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """What one stage is: FLOPs of a micro-batch's forward, parameters, and bytes of the activations that it stashes."""
+    """What a rank of a stage is: FLOPs of a micro-batch's forward, parameters, and bytes of the activations it stashes.
+
+    `sums` is how often its forward sums an activation over tensor slices; its backward does as often.
+    """
 
     flops: float
     parameters: int
     activation_bytes: float
+    sums: int = 0
 
 
 FLOPS_OF_BACKWARD = 2.0
@@ -114,7 +118,10 @@ def analytic_costs(
     per_flop = 1e9 / (machine.tflops * 1e12)
     replicas = job.parallel.data
     ns_per_byte = 8.0 / machine.gbit
-    forward = [size.flops * per_flop for size in sizes]
+    computed = [size.flops * per_flop for size in sizes]
+    slices = job.parallel.tensor
+    of_a_sum = 2 * ((slices - 1) / slices * boundary_bytes * ns_per_byte + machine.latency_us * 1e3)
+    summed = [size.sums * of_a_sum for size in sizes]
     compute, reduce = BYTES[job.precision.compute], BYTES[job.precision.reduce]
     exchanged = (reduce + compute) / 2  # a value of a reduce-scatter or an all-gather, on average
     moved = [exchanged * size.parameters * (replicas - 1) / replicas for size in sizes]
@@ -122,9 +129,9 @@ def analytic_costs(
     most = max(size.parameters for size in sizes)
     count = max(1, round(4.0 * most / bucket_bytes + 0.5))
     times = UsualTimes(
-        forward=forward,
-        backward=[FLOPS_OF_BACKWARD * time for time in forward],
-        weight=[FLOPS_OF_BACKWARD / 2 * time for time in forward],
+        forward=[a + b for a, b in zip(computed, summed, strict=True)],
+        backward=[FLOPS_OF_BACKWARD * a + b for a, b in zip(computed, summed, strict=True)],
+        weight=[FLOPS_OF_BACKWARD / 2 * time for time in computed],
         chunks=job.chunks,
         split=job.splits,
         update=[updated * size.parameters / replicas / machine.memory_gb for size in sizes],
@@ -143,5 +150,10 @@ def analytic_costs(
             f"links of {machine.gbit:g} Gbit/s each way and {machine.latency_us:g} µs; nothing varies",
             f"the optimizer moves {updated} bytes a parameter at {machine.memory_gb:g} GB/s",
             "a transformer block stashes 17 values a token and width (arXiv 2205.05198, without attention scores)",
+            *(
+                ["a sum over tensor slices is a reduce-scatter and an all-gather on the same links"]
+                if slices > 1
+                else []
+            ),
         ),
     )
