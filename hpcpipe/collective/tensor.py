@@ -66,6 +66,9 @@ class TensorGroup:
     ----------
     under_way
         The collective that this rank waits in, for another thread; empty if it waits in none.
+    beside
+        Called again and again while this rank waits. Collectives of buckets must go on: another slice may need their
+        result before it comes to the one that is waited for here.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class TensorGroup:
         self._group: Group | None = None
         self._buckets: dict[tuple[str, int], CollectiveBucket] = {}
         self.under_way = ""
+        self.beside: Callable[[], None] = lambda: None
 
     def announce(self, step: int, kind: int, microbatch: int, chunk: int) -> None:
         """Say which task the next collectives belong to."""
@@ -222,6 +226,7 @@ class TensorGroup:
     def _until(self, done: Callable[[], bool]) -> None:
         self._waiting.busy()
         while not self._blamed(done):
+            self.beside()
             self._waiting.idle()
         self._waiting.busy()
 

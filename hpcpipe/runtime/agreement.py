@@ -128,11 +128,16 @@ class Agreement:
         self._mine, self._common = np.zeros(words, np.uint64), np.zeros(words, np.uint64)
 
     def choose(self) -> Choice | None:
-        """Return what all slices run now, or None to wait; what concerns buckets is this rank's own affair."""
+        """Return what all slices run now, or None to wait; what concerns buckets is this rank's own affair.
+
+        Reduce-scatters and all-gathers start at once; updates when nothing else can be done here and nobody is asked.
+        """
+        if (choice := self._plan.choose_alone(updates=not self._plan.undecided)) is not None:
+            return choice
         if not self._plan.undecided:
-            return self._plan.choose_alone()
-        if self._request is None and not self._propose(None):
             return None
+        if self._request is None and not self._propose(None):
+            return self._plan.choose_alone(updates=True)
         if not self._done():
             return None
         common = int.from_bytes(self._common.tobytes(), "little")

@@ -61,6 +61,8 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "
         scale=scale,
         counts=partial(counts_here, place),
     )
+    if slices is not None:
+        slices.beside = buckets.advance
     accumulators = [
         Accumulator(partial(buckets.add, chunk), microbatches=job.batch.microbatches, ordered=schedule.ordered)
         for chunk in range(len(built))
