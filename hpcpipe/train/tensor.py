@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def tensor_group(job: Job, mesh: Mesh, waiting: Waiting) -> "TensorGroup | None":
     """Return the collectives between the slices of this rank's stage; None where it is whole."""
-    if mesh.place.tensor == 1:
+    if mesh.slices is None:
         return None
     from hpcpipe.collective.tensor import TensorGroup
 
@@ -37,7 +37,7 @@ def agreement_of(job: Job, mesh: Mesh, recorder: Recorder, *, replayed: bool) ->
 
     A fixed order and a recorded one are the same on all slices.
     """
-    if mesh.place.tensor == 1 or replayed or job.schedule.dispatch == "fixed":
+    if mesh.agreement is None or replayed or job.schedule.dispatch == "fixed":
         return None
     blocks = job.device.kind != "emulated"
     return Agreement(mesh.agreement, rule=job.schedule.agreement, blocks=blocks, event=recorder.event)

@@ -99,25 +99,26 @@ def test_slices_that_meet_tell_each_other_their_tasks(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_rank_that_waits_says_in_what(comm):
-    seen = []
+def test_a_rank_that_waits_says_in_what_and_lets_other_collectives_go_on(comm):
+    """Rank 0 comes only when the others have told it, from within their waiting, that they wait."""
+    seen, advanced, told = [], [], []
 
     class Watched(Waiting):
         def idle(self, due=None):
+            if not seen and comm.rank:
+                told.append(comm.isend(group.under_way, dest=0))
             seen.append(group.under_way)
             super().idle(due)
 
-    group = TensorGroup(comm, waiting=Watched("sleep"), describe=lambda kind: Kind(kind).name)
+    group = TensorGroup(comm.Dup(), waiting=Watched("sleep"), describe=lambda kind: Kind(kind).name)
+    group.beside = lambda: advanced.append(1)
     group.announce(0, Kind.B, 7, 1)
-    if comm.rank:
-        comm.recv(source=0)
-    else:
-        request = comm.isend("go", dest=1) if comm.size == 2 else None
-        for other in range(1, comm.size):
-            if request is None:
-                comm.isend("go", dest=other).wait()
+    if comm.rank == 0:
+        assert {comm.recv() for _ in range(comm.size - 1)} == {"all-reduce 0 of B7.1"}
     total = group.all_reduce(torch.ones(2))
     assert np.all(total.numpy() == comm.size)
-    assert set(seen) <= {"all-reduce 0 of B7.1"}
+    assert len(advanced) == len(seen) >= (comm.rank > 0)
     assert group.under_way == ""
+    for request in told:
+        request.wait()
     group.free()
