@@ -31,7 +31,7 @@ class Window:
     def __init__(self, *, microbatches: int, chunks: int, split: bool, most_bytes: int = MOST_BYTES) -> None:
         kinds = (Kind.F, Kind.B, Kind.W) if split else (Kind.F, Kind.B)
         self._lanes = {(kind, chunk): number for number, (kind, chunk) in enumerate(_lanes(kinds, chunks))}
-        self._share = min(microbatches, 8 * most_bytes // len(self._lanes))
+        self._share = min(microbatches, max(1, 8 * most_bytes // len(self._lanes)))
         self._moves = self._share < microbatches
         first = list(range(microbatches))
         self._waiting = {lane: list(first) if lane[0] is Kind.F else [] for lane in self._lanes} if self._moves else {}
@@ -93,6 +93,7 @@ class Proposals:
     def __init__(
         self, plan: StagePlan, rule: str, *, early: bool, counts: Counts = NONE_YET, most_bytes: int = MOST_BYTES
     ) -> None:
+        assert rule in RULES, f"{rule!r} is none of {RULES}"
         self._plan = plan
         self._rule = rule
         self._early = early
