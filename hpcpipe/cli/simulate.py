@@ -169,9 +169,9 @@ def _predict(
             costs = _costs(job, recording, machine)
             assumptions = costs.assumptions
             agreed = agreement_ns if job.schedule.dispatch == "ready" else 0  # a fixed order is the same on all slices
-            if agreed:
-                assumptions += (f"tensor slices agree {agreed / 1e3:g} µs after a message; tasks end together",)
             predictions.append(predict(job, costs, steps, agreement_ns=agreed, progress=lambda: bar.advance(task)))
+    if agreement_ns:
+        assumptions += (f"tensor slices agree {agreement_ns / 1e3:g} µs after a message, but in a fixed order",)
     return predictions, assumptions
 
 
