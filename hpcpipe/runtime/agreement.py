@@ -20,11 +20,30 @@ LEAD_NS = 1_000_000
 arrives meanwhile has a part in it."""
 
 
+class Event(Protocol):
+    """Keeps the event of a round."""
+
+    def __call__(
+        self,
+        kind: int,
+        step: int,
+        microbatch: int,
+        chunk: int,
+        t_ready: int,
+        t_start: int,
+        t_end: int,
+        *,
+        rank_in_hint: int,
+        ready_count: int,
+    ) -> None:
+        """Keep it; cheap, without input or output."""
+
+
 class Dispatch(Protocol):
     """Who decides what a rank runs next."""
 
-    def begin(self, plan: StagePlan, step: int) -> None:
-        """Begin a step."""
+    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
+        """Begin a step; the events of its decisions go to `event`."""
 
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait; never blocks."""
@@ -45,9 +64,9 @@ class Dispatch(Protocol):
 class Alone:
     """Decides for a rank that asks nobody."""
 
-    def begin(self, plan: StagePlan, step: int) -> None:
-        """Begin a step."""
-        del step
+    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
+        """Begin a step; a rank alone has nothing to tell of its decisions."""
+        del step, event
         self._plan = plan
 
     def choose(self) -> Choice | None:
@@ -69,25 +88,6 @@ class Alone:
         return None
 
 
-class Event(Protocol):
-    """Keeps the event of a round."""
-
-    def __call__(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        *,
-        rank_in_hint: int,
-        ready_count: int,
-    ) -> None:
-        """Keep it; cheap, without input or output."""
-
-
 class Agreement:
     """Decides together with the other slices of the stage, so that all run F, B and W in one order.
 
@@ -104,14 +104,11 @@ class Agreement:
         One of plan.agreement.RULES.
     blocks
         Whether nothing else happens here while a task runs; then its successor is asked for as it begins.
-    event
-        Where the rounds' events go.
     """
 
-    def __init__(self, comm: "MPI.Intracomm", *, rule: str, blocks: bool, event: Event) -> None:
+    def __init__(self, comm: "MPI.Intracomm", *, rule: str, blocks: bool) -> None:
         self._comm = comm
         self._rule = rule
-        self._event = event
         self._request: MPI.Request | None = None
         self._posted = 0
         self._step = -1
@@ -119,10 +116,10 @@ class Agreement:
         self._blocks = blocks
         self.counts = Counts()
 
-    def begin(self, plan: StagePlan, step: int) -> None:
+    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
         """Begin a step; no round of the one before is under way."""
         assert self._request is None, "a round of the step before is still under way"
-        self._plan, self._step = plan, step
+        self._plan, self._step, self._event = plan, step, event
         self._proposals = Proposals(plan, self._rule, early=self._blocks, counts=self.counts)
         words = self._proposals.num_bytes // 8
         self._mine, self._common = np.zeros(words, np.uint64), np.zeros(words, np.uint64)

@@ -232,7 +232,7 @@ class Engine:
         if self._stage.has_data:
             self._recorder.event(Kind.DATA, step, -1, 0, begin, begin, loaded)
         self._plan.begin(loaded)
-        self._dispatch.begin(self._plan, step)
+        self._dispatch.begin(self._plan, step, self._recorder.event)
         early, self._early = self._early, []
         for task, arrival in early:
             self._deliver(task, arrival)

@@ -57,7 +57,7 @@ class Rank:
         self._repeats = False
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
-        self.agreement = agreement_of(job, mesh, self.source.recorder, replayed=replay is not None)
+        self.agreement = agreement_of(job, mesh, replayed=replay is not None)
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,

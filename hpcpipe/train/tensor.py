@@ -9,7 +9,6 @@ from hpcpipe.job import Job
 from hpcpipe.plan import Kind
 from hpcpipe.runtime import Mesh, PeerLostError, Place, Waiting
 from hpcpipe.runtime.agreement import Agreement
-from hpcpipe.runtime.engine import Recorder
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +31,7 @@ def tensor_group(job: Job, mesh: Mesh, waiting: Waiting) -> "TensorGroup | None"
     )
 
 
-def agreement_of(job: Job, mesh: Mesh, recorder: Recorder, *, replayed: bool) -> Agreement | None:
+def agreement_of(job: Job, mesh: Mesh, *, replayed: bool) -> Agreement | None:
     """Return how the slices of a stage agree on what to run; None where they need not.
 
     A fixed order and a recorded one are the same on all slices.
@@ -40,7 +39,7 @@ def agreement_of(job: Job, mesh: Mesh, recorder: Recorder, *, replayed: bool) ->
     if mesh.agreement is None or replayed or job.schedule.dispatch == "fixed":
         return None
     blocks = job.device.kind != "emulated"
-    return Agreement(mesh.agreement, rule=job.schedule.agreement, blocks=blocks, event=recorder.event)
+    return Agreement(mesh.agreement, rule=job.schedule.agreement, blocks=blocks)
 
 
 def counts_here(place: Place, parameter: "torch.nn.Parameter") -> bool:
