@@ -145,6 +145,19 @@ def test_dropout_is_one_outside_the_slices_and_does_not_depend_on_the_pipeline(c
         assert none[0] != pytest.approx(losses[0], rel=1e-4)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_slices_in_bf16_under_a_clipped_norm_follow_one_rank(comm, tmp_path):
+    """Sums over slices are made in fp32; what is whole keeps the same bits on both (checked by _whole)."""
+    more = ('precision.compute="bf16"', "optimizer.clip=0.5", 'model.recompute="all"')
+    losses = []
+    for tensor in (1, 2):
+        settings = _settings((f"parallel.tensor={tensor}",), "zb-h1", "ready", *more)
+        result = train_on(comm, tmp_path, *settings)
+        _whole(comm, result, load(tmp_path, *settings))
+        losses.append(result[0] if comm.rank == 0 else [0.0])
+    assert losses[1] == pytest.approx(losses[0], rel=3e-3)
+
+
 @pytest.mark.mpi(min_size=4)
 def test_replicas_of_slices_with_late_messages_neither_hang_nor_differ(comm, tmp_path):
     """Sums over slices and over replicas meet in other orders on every rank (NVIDIA/nccl 195, 574, 592; rccl 2191)."""
