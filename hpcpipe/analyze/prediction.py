@@ -77,9 +77,16 @@ class Prediction:
 
 
 def predict(
-    job: Job, costs: Costs, steps: Iterable[int], *, progress: Callable[[], object] = lambda: None
+    job: Job,
+    costs: Costs,
+    steps: Iterable[int],
+    *,
+    agreement_ns: int = 0,
+    progress: Callable[[], object] = lambda: None,
 ) -> Prediction:
     """Simulate the steps of a job.
+
+    `agreement_ns` is what the tensor slices of a stage take to agree on what a message has made ready.
 
     Raises
     ------
@@ -93,6 +100,7 @@ def predict(
         costs.messages,
         costs.buckets,
         job.parallel.data > 1,
+        agreement_ns,
         phased=not job.comm.split_allreduce,
         norm=job.has_norm,
     )

@@ -18,6 +18,7 @@ def describe(job: "Job", layout: Layout) -> str:
     """Return in two lines what is about to be trained."""
     sizes, schedule = job.parallel, job.schedule
     shape = f"{sizes.pipeline} stages" + (f" x {sizes.data} replicas" if sizes.data > 1 else "")
+    shape += f" x {sizes.tensor} slices" if sizes.tensor > 1 else ""
     chunks = layout.schedule.placement.chunks
     shape += f", {chunks} chunks each" if chunks > 1 else ""
     unit = "sequences" if hasattr(job.data, "seq_len") else "samples"

@@ -41,6 +41,9 @@ COMPARE_HELP = (
 @click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="Achieved TFLOP/s of a rank [100].")
 @click.option("--gbit", type=click.FloatRange(min=0, min_open=True), help="Gbit/s of a link, each way [100].")
 @click.option("--latency-us", type=click.FloatRange(min=0), help="Latency of a message in µs [5].")
+@click.option(
+    "--agreement-us", type=click.FloatRange(min=0), help="What tensor slices take to agree on a task in µs [0]."
+)
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a Gantt chart (.png or .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def simulate(
@@ -53,6 +56,7 @@ def simulate(
     tflops: float | None,
     gbit: float | None,
     latency_us: float | None,
+    agreement_us: float | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -74,7 +78,8 @@ def simulate(
     try:
         recording = record(open_run(run)) if run is not None else None
         error = _own_error(recording)
-        predictions, assumptions = _predict(jobs, recording, machine, steps)
+        agreement_ns = round(1e3 * (agreement_us or 0.0)) if jobs[0].parallel.tensor > 1 else 0
+        predictions, assumptions = _predict(jobs, recording, machine, steps, agreement_ns)
         if plot is not None:
             _plot(predictions[1:], plot)
     except (LogError, AnalysisError, ValueError) as fault:
@@ -85,6 +90,8 @@ def simulate(
     if unused and not _is_analytic(jobs[0], recording):
         click.echo(f"hpcpipe simulate: {', '.join(unused)} unused: times are not from FLOPs and bytes", err=True)
     baseline, *shown = predictions
+    if agreement_us is not None and jobs[0].parallel.tensor == 1:
+        click.echo("hpcpipe simulate: --agreement-us unused: with tensor = 1 nobody is asked", err=True)
     if as_json:
         _print_json(baseline, shown, assumptions, error)
     else:
@@ -145,7 +152,7 @@ def _is_analytic(job: "Job", recording: "Recording | None") -> bool:
 
 
 def _predict(
-    jobs: "Sequence[Job]", recording: "Recording | None", machine: "Machine", count: int
+    jobs: "Sequence[Job]", recording: "Recording | None", machine: "Machine", count: int, agreement_ns: int
 ) -> "tuple[list[Prediction], tuple[str, ...]]":
     """Simulate every job over the same steps, with a bar on a terminal."""
     from rich.progress import Progress
@@ -161,7 +168,10 @@ def _predict(
         for job in jobs:
             costs = _costs(job, recording, machine)
             assumptions = costs.assumptions
-            predictions.append(predict(job, costs, steps, progress=lambda: bar.advance(task)))
+            agreed = agreement_ns if job.schedule.dispatch == "ready" else 0  # a fixed order is the same on all slices
+            predictions.append(predict(job, costs, steps, agreement_ns=agreed, progress=lambda: bar.advance(task)))
+    if agreement_ns:
+        assumptions += (f"tensor slices agree {agreement_ns / 1e3:g} µs after a message, but in a fixed order",)
     return predictions, assumptions
 
 

@@ -55,7 +55,7 @@ class Parallel(Section):
 
     pipeline: Count = Field(default=1, description="pipeline stages")
     data: Count = Field(default=1, description="replicas of the pipeline")
-    tensor: Annotated[Count, AfterValidator(values.tensor)] = Field(default=1, description="tensor slices of a stage")
+    tensor: Count = Field(default=1, description="tensor-parallel slices of a stage")
     chunks: Chunks = Field(default="auto", description='virtual stages of a rank, or "auto": as many as the hint wants')
     split: Split = Field(default="auto", description='layers of each virtual stage, or "auto" for even ones')
 
@@ -87,6 +87,10 @@ class Schedule(Section):
     )
     accumulate: Literal["ordered", "arrival"] = Field(
         default="ordered", description="order in which gradients are summed"
+    )
+    agreement: Literal["common", "propose"] = Field(
+        default="common",
+        description="what tensor slices tell each other: all that each could run, or its next task alone",
     )
 
     _table: Table | None = PrivateAttr(default=None)
@@ -126,6 +130,9 @@ class Comm(Section):
     split_allreduce: bool = Field(
         default=True,
         description="whether each bucket goes its own way, or all are reduced, then updated, then gathered",
+    )
+    check_collectives: bool = Field(
+        default=False, description="whether every collective of tensor slices first compares its task on all of them"
     )
 
 

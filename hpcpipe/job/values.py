@@ -188,15 +188,6 @@ def folder_name(value: str) -> str:
     return value
 
 
-def tensor(value: int) -> int:
-    """Refuse tensor slices."""
-    if value > 1:
-        raise wrong(
-            f"must be 1, got {value}", "stages are not cut into tensor slices; use pipeline and data for more ranks"
-        )
-    return value
-
-
 def text(value: Any) -> Any:
     """Refuse text that no file can have as its name."""
     if isinstance(value, str) and (not value.strip() or "\0" in value):

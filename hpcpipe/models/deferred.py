@@ -49,12 +49,17 @@ def deferrable(module: nn.Module) -> tuple[nn.Module, list[str]]:
     if not folded:
         return module, []
     more = f" and {len(folded) - _MOST_NAMES} more" if len(folded) > _MOST_NAMES else ""
-    known = ", ".join(sorted(layer.__name__ for layer in _DEFERRED))
+    known = ", ".join(sorted(layer.__name__ for layer in _DEFERRED if layer.__module__.startswith("torch.")))
     return module, [
         f"The gradients of {', '.join(folded[:_MOST_NAMES])}{more} are computed with the input gradients (W folded "
         f"into B): only torch.nn's own {known} can put theirs off, without sparse or renormalised embeddings, "
         "parametrizations, a forward of their own or legacy backward hooks."
     ]
+
+
+def register(kind: type[nn.Module], deferred: type[nn.Module]) -> None:
+    """Let `deferrable` turn layers of a type of the project's own into `deferred`, which puts their gradients off."""
+    _DEFERRED[kind] = deferred
 
 
 def _can_wait(layer: nn.Module) -> bool:

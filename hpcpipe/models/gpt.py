@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcpipe.models.gpt_sliced import slice_block, slice_embedding, slice_head
 from hpcpipe.models.layer import Layer
+from hpcpipe.models.tensor_parallel import Slices, own_draws
 
 INIT_STD = 0.02
 _TOKEN = "token"
@@ -45,6 +47,7 @@ class Block(nn.Module):
         self._heads = heads
         self._causal = causal
         self._dropout = dropout
+        self.slices: Slices | None = None
         self.norm_1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attention_in = nn.Linear(dim, 3 * dim)
         self.attention_out = nn.Linear(dim, dim)
@@ -68,16 +71,18 @@ class Block(nn.Module):
 
     def _attend(self, value: torch.Tensor, lengths: Sequence[int] | None) -> torch.Tensor:
         batch, sequence, dim = value.shape
-        heads = self.attention_in(value).view(batch, sequence, 3, self._heads, dim // self._heads)
+        width, projected = dim // self._heads, self.attention_in(value)
+        heads = projected.view(batch, sequence, 3, projected.shape[-1] // (3 * width), width)
         query, key, content = heads.permute(2, 0, 3, 1, 4)
         rate = self._dropout if self.training else 0.0
         attend = partial(functional.scaled_dot_product_attention, dropout_p=rate, is_causal=self._causal)
-        if lengths:
-            parts = zip(*(each.split(list(lengths), dim=2) for each in (query, key, content)), strict=True)
-            attended = torch.cat([attend(*part) for part in parts], dim=2)
-        else:
-            attended = attend(query, key, content)
-        return attended.transpose(1, 2).reshape(batch, sequence, dim)
+        with own_draws(self.slices if rate else None, value):
+            if lengths:
+                parts = zip(*(each.split(list(lengths), dim=2) for each in (query, key, content)), strict=True)
+                attended = torch.cat([attend(*part) for part in parts], dim=2)
+            else:
+                attended = attend(query, key, content)
+        return attended.transpose(1, 2).reshape(batch, sequence, -1)
 
     def _drop(self, value: torch.Tensor) -> torch.Tensor:
         return functional.dropout(value, self._dropout, self.training)
@@ -121,9 +126,17 @@ def gpt_layers(
     token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if tied else ({}, {})
     of_block, kept = 12.0 * dim * dim + 2.0 * dim * seq_len, float(KEPT_OF_A_BLOCK * dim)
     return [
-        Layer("embedding", embedding, 0.0, block=False, ties=token, kept=float(dim)),
-        *(Layer(f"block.{i}", block, of_block, block=True, kept=kept) for i in range(layers)),
-        Layer("head", head, float(dim * vocab_size), block=False, ties=project, kept=float(dim + vocab_size)),
+        Layer("embedding", embedding, 0.0, block=False, ties=token, kept=float(dim), slice=slice_embedding),
+        *(Layer(f"block.{i}", block, of_block, block=True, kept=kept, slice=slice_block) for i in range(layers)),
+        Layer(
+            "head",
+            head,
+            float(dim * vocab_size),
+            block=False,
+            ties=project,
+            kept=float(dim + vocab_size),
+            slice=slice_head,
+        ),
     ]
 
 

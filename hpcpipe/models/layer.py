@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.plan import balanced_split, derive_seed
 
 
@@ -18,7 +19,8 @@ class Layer:
 
     `ties` names parameters, by their path in the module, that are one with those of other layers under the same name.
     `kept` is how many values a token its forward leaves for its backward, for predictions. `load` fills all parameters
-    of the module from files; without it they begin with drawn values.
+    of the module from files; without it they begin with drawn values. `slice` keeps one tensor-parallel slice of a
+    built module; without it the layer is whole on every slice.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Layer:
     ties: Mapping[str, str] = field(default_factory=dict)
     kept: float = 0.0
     load: Callable[[nn.Module], None] | None = None
+    slice: Callable[[nn.Module, Slices], None] | None = None
 
 
 def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:
@@ -68,18 +71,19 @@ def recomputed(layers: Sequence[Layer], piece: range, setting: str | Sequence[tu
     return found
 
 
-def build(layers: Sequence[Layer], which: range, *, seed: int) -> list[nn.Module]:
+def build(layers: Sequence[Layer], which: range, *, seed: int, slices: Slices | None = None) -> list[nn.Module]:
     """Build some of the layers; a layer's initial parameters depend on the seed and its name, not on the split.
 
     A tied parameter begins everywhere with the values of its first use, which is built for that if it is elsewhere;
-    layers that are loaded get theirs from the files.
+    layers that are loaded get theirs from the files. With `slices` each layer is built whole, so that its parameters
+    are those of the whole model, and cut.
     """
-    modules = {index: _build(layers[index], seed) for index in which}
+    modules = {index: _build(layers[index], seed, slices) for index in which}
     for tie, uses in ties_of(layers).items():
         (origin, path), *others = uses
         mine = [(index, there) for index, there in others if index in modules and layers[index].load is None]
         if mine:
-            source = modules[origin] if origin in modules else _build(layers[origin], seed)
+            source = modules[origin] if origin in modules else _build(layers[origin], seed, slices)
             for index, there in mine:
                 _copy(tie, source.get_parameter(path), modules[index].get_parameter(there))
     return list(modules.values())
@@ -100,14 +104,20 @@ def outline(layers: Sequence[Layer], which: range) -> list[nn.Module]:
         return [layers[index].build() for index in which]
 
 
-def _build(layer: Layer, seed: int) -> nn.Module:
+def _build(layer: Layer, seed: int, slices: Slices | None) -> nn.Module:
     if layer.load is not None:
         with torch.device("meta"):  # nothing is drawn that would be overwritten
             module = layer.build()
         layer.load(module.to_empty(device="cpu"))
-        return module
+        return _cut_out(layer, module, slices)
     torch.manual_seed(derive_seed(seed, "init", layer.name))
-    return layer.build()
+    return _cut_out(layer, layer.build(), slices)
+
+
+def _cut_out(layer: Layer, module: nn.Module, slices: Slices | None) -> nn.Module:
+    if slices is not None and layer.slice is not None:
+        layer.slice(module, slices)
+    return module
 
 
 def _copy(tie: str, source: nn.Parameter, target: nn.Parameter) -> None:

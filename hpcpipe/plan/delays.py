@@ -8,6 +8,7 @@ from math import exp
 from typing import Protocol
 
 from hpcpipe.plan.draws import normal
+from hpcpipe.plan.seeds import derive_seed
 from hpcpipe.plan.task import Task
 
 
@@ -52,3 +53,28 @@ class Bursts:
         """Return the delay."""
         del seed, step, source, target, task
         return self.base * (self.factor if sent % self.every < self.length else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """The longest delay of a message's copies, one for each of `count` tensor-parallel slices: all need theirs."""
+
+    delay: Delay
+    count: int
+
+    @property
+    def overtaking(self) -> bool:
+        """Whether messages may overtake each other."""
+        return self.delay.overtaking
+
+    def of(self, sent: float, *, seed: int, step: int, source: int, target: int, task: Task) -> float:
+        """Return the delay."""
+        return max(
+            self.delay.of(sent, seed=seed_of_slice(seed, s), step=step, source=source, target=target, task=task)
+            for s in range(self.count)
+        )
+
+
+def seed_of_slice(seed: int, number: int) -> int:
+    """Return the seed of a tensor-parallel slice's draws; the first one draws as if it were alone."""
+    return seed if number == 0 else derive_seed(seed, "slice", number)

@@ -25,6 +25,8 @@ finish whatever the others do. So with one chunk, and with caps by chunk, no cap
 together is by C at most.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 from typing import NamedTuple
 
@@ -89,6 +91,11 @@ class _Count:
         while self.oldest < len(self._to_finish) and self._to_finish[self.oldest] == 0:
             self.oldest += 1
 
+    def take_back(self, microbatch: int, now: int, oldest: int) -> None:
+        """Undo a `finish` that was only supposed."""
+        self._to_finish[microbatch] += 1
+        self.now, self.oldest = now, oldest
+
 
 class Flight:
     """Counts one step's forwards, backwards and weight gradients on one stage.
@@ -152,12 +159,29 @@ class Flight:
 
     def finish(self, task: Task) -> None:
         """Count a backward or weight gradient that is done."""
+        for count in self._ended_by(task):
+            count.finish(task.microbatch)
+
+    @contextmanager
+    def supposing(self, running: Task) -> Iterator[None]:
+        """Look at the counts as they will be when a task that runs is done; whatever kind it is of."""
+        counts = self._ended_by(running)
+        before = [(count.now, count.oldest) for count in counts]
+        for count in counts:
+            count.finish(running.microbatch)
+        try:
+            yield
+        finally:
+            for count, (now, oldest) in zip(counts, before, strict=True):
+                count.take_back(running.microbatch, now, oldest)
+
+    def _ended_by(self, task: Task) -> list[_Count]:
+        counts = []
         if task.kind is Kind.B:
-            self._in_flight.finish(task.microbatch)
-            self._in_flight_by_chunk[task.chunk].finish(task.microbatch)
+            counts += [self._in_flight, self._in_flight_by_chunk[task.chunk]]
         if task.kind is self._last_kind:
-            self._stash.finish(task.microbatch)
-            self._stash_by_chunk[task.chunk].finish(task.microbatch)
+            counts += [self._stash, self._stash_by_chunk[task.chunk]]
+        return counts
 
 
 def chunk_profile(*, stage: int, stages: int, scale: float = 1.0) -> tuple[int, int]:

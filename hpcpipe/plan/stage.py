@@ -16,6 +16,9 @@ from hpcpipe.plan.ready import ReadySet
 from hpcpipe.plan.spread import spread_buckets
 from hpcpipe.plan.task import Kind, Task
 
+_AGREED = (Kind.F, Kind.B, Kind.W)
+"""What all tensor-parallel slices of a stage run in one order; each runs its buckets' tasks by itself."""
+
 
 class Choice(NamedTuple):
     """What the policy chose and what it saw."""
@@ -95,10 +98,11 @@ class StagePlan:
         self._started = False
         self._gradients_left = [microbatches] * placement.chunks
         self._unfinished = len(self._chunks)
-        tasks = (3 if split else 2) * microbatches * placement.chunks
+        self.undecided = (3 if split else 2) * microbatches * placement.chunks
+        """How many forwards, backwards and weight gradients have not been started."""
         self._norm, self._phased = norm, phased
         self._sums_left, self._updates_left = sum(self._shared), len(self._buckets)
-        self._pending = tasks + self._updates_left + 2 * self._sums_left + norm
+        self._pending = self.undecided + self._updates_left + 2 * self._sums_left + norm
 
     @property
     def done(self) -> bool:
@@ -135,12 +139,42 @@ class StagePlan:
             return None
         return Choice(task, self._policy.hint.key(task), len(self._ready))
 
+    def offers(self, running: Task | None = None) -> list[Task]:
+        """Return the forwards, backwards and weight gradients that could run, once `running` is done, in no order."""
+        tasks = [task for task in self._ready if task.kind in _AGREED]
+        if running is None:
+            return [task for task in tasks if self._admitted(task)]
+        with self.flight.supposing(running):
+            return [task for task in (*tasks, *self._readied_by(running)) if self._admitted(task)]
+
+    def choose_among(self, tasks: Collection[Task]) -> Choice | None:
+        """Return what to run now of some tasks that all can run."""
+        key = self._policy.hint.key
+        best: dict[tuple[Kind, int], Task] = {}
+        for task in sorted(tasks, key=key):
+            best.setdefault((task.kind, task.chunk), task)
+        chosen = self._policy.choose(list(best.values()), self._ready)
+        return None if chosen is None else Choice(chosen, key(chosen), len(tasks))
+
+    def choose_alone(self, *, updates: bool) -> Choice | None:
+        """Return what to run now of the buckets' tasks, for which other slices of this stage need not be asked.
+
+        With `updates` also one that takes the rank's time.
+        """
+        own = [task for task in self._ready if task.kind not in _AGREED and (updates or task.kind is not Kind.UPDATE)]
+        return self.choose_among(own) if own else None
+
+    def disagree(self) -> None:
+        """Note that the slices of this stage had nothing in common to run."""
+        self._policy.idle()
+
     def start(self, task: Task) -> int:
         """Note that the task was dispatched; return the time since which it could have run."""
         self._ready.remove(task)
         self._policy.started(task)
         self._started = True
         self._all_gathers_running += task.kind is Kind.AG
+        self.undecided -= task.kind in _AGREED
         ready_at = self._ready_at.pop(task)
         if task.kind is Kind.F:
             self.flight.start_forward(task)
@@ -187,6 +221,10 @@ class StagePlan:
     def idle(self) -> TimeClass:
         """Note that nothing could be dispatched and return why."""
         self._policy.idle()
+        return self.why_idle()
+
+    def why_idle(self) -> TimeClass:
+        """Return why nothing is dispatched; ORDER where something could be."""
         if self._candidates():
             return TimeClass.ORDER
         if len(self._ready):
@@ -204,9 +242,37 @@ class StagePlan:
             tops += [task for task in admitted if task in self._ready]
         return tops
 
+    def _admitted(self, task: Task) -> bool:
+        """Whether the caps let a ready task run."""
+        if task.kind is not Kind.F or self.flight.room(task.chunk):
+            return True
+        return task.microbatch in self.flight.admitted(task.chunk)
+
+    def _readied_by(self, running: Task) -> list[Task]:
+        """Return the tasks that will be ready here when the running one is done; `finish` readies the same."""
+        found = []
+        if running.kind in (Kind.F, Kind.B):
+            follower = self.follower(running)
+            if follower is not None and follower[0] == self.stage and self._is_gathered(follower[1]):
+                found.append(follower[1])
+            weight = Task(Kind.W, running.microbatch, running.chunk)
+            if running.kind is Kind.B and self._split and self._in_turn(weight):
+                found.append(weight)
+        elif running.kind is Kind.W and self._ordered:
+            following = Task(Kind.W, running.microbatch + 1, running.chunk)
+            found += [following] if following in self._waiting_weights else []
+        return found
+
+    def _is_gathered(self, task: Task) -> bool:
+        """Whether the parameters of a forward are there."""
+        return task.kind is not Kind.F or not any(task.chunk in self._buckets[bucket] for bucket in self._gathering)
+
+    def _in_turn(self, weight: Task) -> bool:
+        return not self._ordered or weight.microbatch == self._next_weight[weight.chunk]
+
     def _gradient_ready(self, task: Task, now: int) -> None:
         """Ready a weight gradient now, or when its predecessors are done."""
-        if not self._ordered or task.microbatch == self._next_weight[task.chunk]:
+        if self._in_turn(task):
             self._add(task, now)
         else:
             self._waiting_weights.add(task)
@@ -269,7 +335,7 @@ class StagePlan:
 
     def _add(self, task: Task, now: int) -> None:
         """Ready a task; a forward whose parameters are not gathered is held until they are."""
-        if task.kind is Kind.F and any(task.chunk in self._buckets[bucket] for bucket in self._gathering):
+        if not self._is_gathered(task):
             self._held.append(task)
             return
         self._ready.add(task)

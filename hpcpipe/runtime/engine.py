@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
 from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
+from hpcpipe.runtime.agreement import Alone, Dispatch
 from hpcpipe.runtime.channel import Arrival, Neighbour
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.header import Header
@@ -97,6 +98,7 @@ class View(NamedTuple):
     received: Collection[Task]
     collectives: Collection[Task]
     early: Sequence[Task]
+    agreement: dict[str, Any] | None = None
 
 
 class _Wait(NamedTuple):
@@ -122,6 +124,8 @@ class Engine:
         (step, buckets whose all-gather of the step before is still under way) -> the step's plan.
     flags
         What every task's event is marked with.
+    dispatch
+        Who decides what runs next; without it this rank by its plan.
 
     Attributes
     ----------
@@ -142,6 +146,7 @@ class Engine:
         number: int,
         make_plan: Callable[[int, Collection[int]], StagePlan],
         flags: int = 0,
+        dispatch: Dispatch | None = None,
     ) -> None:
         self._stage = stage
         self._mailbox = mailbox
@@ -152,6 +157,7 @@ class Engine:
         self._make_plan = make_plan
         self._plan = make_plan(0, ())
         self._flags = flags
+        self._dispatch = dispatch or Alone()
         self._step = -1
         self.progress = self.turns = 0
         self._received: dict[Task, Arrival] = {}
@@ -172,7 +178,7 @@ class Engine:
             self._poll()
             if self._running is not None:
                 self._look(*self._running)
-            elif (choice := plan.choose()) is not None:
+            elif (choice := self._dispatch.choose()) is not None:
                 self._start(choice)
             else:
                 self._idle()
@@ -203,6 +209,7 @@ class Engine:
             list(self._received),
             list(self._collectives),
             [task for task, _ in self._early],
+            self._dispatch.pending(),
         )
 
     def gather(self) -> None:
@@ -229,6 +236,7 @@ class Engine:
         if self._stage.has_data:
             self._recorder.event(Kind.DATA, step, -1, 0, begin, begin, loaded)
         self._plan.begin(loaded)
+        self._dispatch.begin(self._plan, step, self._recorder.event)
         early, self._early = self._early, []
         for task, arrival in early:
             self._deliver(task, arrival)
@@ -265,6 +273,7 @@ class Engine:
         task = choice.task
         self._end_wait()
         dispatched = _Dispatched(self._step, choice, self._plan.start(task), now())
+        self._dispatch.start(choice)
         if task.kind in _BESIDE:
             self._collectives[task] = dispatched
             self._buckets.start(task)
@@ -287,6 +296,7 @@ class Engine:
         elif self._running is None:
             self._running = dispatched, running
         else:
+            self._dispatch.beside(dispatched.choice.task, running.due)
             self._waiting.during(running.due)
 
     def _finish(self, dispatched: _Dispatched, running: Running) -> None:
@@ -358,7 +368,7 @@ class Engine:
         self._waiting.busy()
 
     def _idle(self) -> None:
-        reason = self._plan.idle()
+        reason = self._dispatch.idle()
         if self._wait is None or self._wait.reason is not reason:
             self._end_wait()
             self._wait = _Wait(reason, now())

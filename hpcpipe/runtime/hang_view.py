@@ -32,7 +32,8 @@ def first_stuck(states: Mapping[int, State], silent: Mapping[int, str]) -> Stuck
         others = len(silent) - 1
         return Stuck(rank, silent[rank] + (f" (and {others} more do not answer)" if others else ""))
     by_age = sorted(states, key=lambda rank: (states[rank]["step"], states[rank]["phase"] == "sums", rank))
-    for judge in (_stands_in_code, _lacks_what_was_sent, _waits_for_its_device, _waits_for_replicas):
+    judges = (_stands_in_code, _lacks_what_was_sent, _waits_for_its_device, _waits_for_replicas, _waits_for_slices)
+    for judge in judges:
         for rank in by_age:
             if (what := judge(states[rank], states)) is not None:
                 return Stuck(rank, what)
@@ -41,8 +42,8 @@ def first_stuck(states: Mapping[int, State], silent: Mapping[int, str]) -> Stuck
 
 
 def _stands_in_code(state: State, _: Mapping[int, State]) -> str | None:
-    """Describe a rank whose loop does not come round, but for one that waits for the sums over all ranks."""
-    if state["turns"] or state["phase"] == "sums":
+    """Describe a rank whose loop does not come round, but for one that waits for others' part in a sum."""
+    if state["turns"] or state["phase"] == "sums" or state.get("in_collective"):
         return None
     running = state["running"]
     if running is not None:
@@ -69,7 +70,7 @@ def _lacks_what_was_sent(state: State, states: Mapping[int, State]) -> str | Non
 
 def _waits_for_its_device(state: State, _: Mapping[int, State]) -> str | None:
     running = state["running"]
-    if running is None:
+    if running is None or state.get("in_collective"):
         return None
     return f"waits for its device to finish {running['task']} of step {state['step']}, for {running['for_s']:.0f} s"
 
@@ -78,6 +79,18 @@ def _waits_for_replicas(state: State, _: Mapping[int, State]) -> str | None:
     if not state["collectives"]:
         return None
     return f"waits for {', '.join(state['collectives'])} of step {state['step']} with its replicas"
+
+
+def _waits_for_slices(state: State, _: Mapping[int, State]) -> str | None:
+    if state.get("in_collective"):
+        return f"waits in {state['in_collective']} of step {state['step']} for the other slices of its stage"
+    agreement = state.get("agreement")
+    if agreement is None or state["phase"] != "step":
+        return None
+    return (
+        f"waits in step {state['step']} for the other slices of its stage to agree to "
+        f"{', '.join(agreement['proposes']) or 'its next task'}"
+    )
 
 
 def _waits(state: State) -> str:

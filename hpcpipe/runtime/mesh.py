@@ -55,6 +55,9 @@ class Place:
 class Mesh:
     """The communicators of one rank; collective over `world` at creation, freed by `free`.
 
+    `slices` are the tensor-parallel ranks of this stage and replica, None where there is one. They agree on `agreement`
+    what to run: its collectives and those of `slices` are not started in one order on all of them.
+
     `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use.
     """
 
@@ -66,6 +69,11 @@ class Mesh:
         self.forward = _split(world, place.replica * tensor + place.slice, place.stage)
         self.backward = self.forward.Dup()
         self.replicas = _split(world, place.stage * tensor + place.slice, place.replica)
+        self.slices: MPI.Intracomm | None = None
+        self.agreement: MPI.Intracomm | None = None
+        if tensor > 1:
+            self.slices = _split(world, place.stage * data + place.replica, place.slice)
+            self.agreement = self.slices.Dup()
         node = MPI.Intracomm(world.Split_type(MPI.COMM_TYPE_SHARED))
         self.sharing_ranks = _count_sharing(node)
         node.Free()
@@ -78,7 +86,8 @@ class Mesh:
             comm.Free()
 
     def _communicators(self) -> "tuple[MPI.Intracomm, ...]":
-        return self.world, self.forward, self.backward, self.replicas
+        own = (self.world, self.forward, self.backward, self.replicas)
+        return own if self.slices is None or self.agreement is None else (*own, self.slices, self.agreement)
 
 
 def _split(world: "MPI.Intracomm", color: int, key: int) -> "MPI.Intracomm":

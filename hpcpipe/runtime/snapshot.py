@@ -20,9 +20,13 @@ _ATTEMPTS = 20
 T = TypeVar("T")
 
 
-def snapshot(engine: Engine, mailbox: Mailbox, place: Place) -> dict[str, Any]:
-    """Return step, ready-set, tasks, messages and stacks of this process."""
+def snapshot(engine: Engine, mailbox: Mailbox, place: Place, *, in_collective: str = "") -> dict[str, Any]:
+    """Return step, ready-set, tasks, messages and stacks of this process.
+
+    `in_collective`: which collective of its tensor slices a task of this rank waits in.
+    """
     return {
+        "in_collective": in_collective,
         **_steadily(lambda: _tasks(engine, place)),
         **_steadily(mailbox.pending),
         "at": _place_of_main_thread(),
@@ -56,6 +60,7 @@ def _tasks(engine: Engine, place: Place) -> dict[str, Any]:
         ],
         "ready": sorted(map(str, plan.ready)),
         "collectives": sorted(map(str, view.collectives)),
+        "agreement": view.agreement,
         "of_next_step": sorted(map(str, view.early)),
         "finished": list(map(str, finished)),
     }

@@ -127,6 +127,8 @@ class Stage:
     recording
         Where weight gradients are tasks of their own (W): what records them in a backward, so that B gives the input
         gradient and they are computed and handed over later.
+    announce
+        Called with the step and each task before it runs.
     """
 
     def __init__(
@@ -135,7 +137,9 @@ class Stage:
         *,
         batches: Batches | None,
         recording: Callable[[], AbstractContextManager[Pending]] | None = None,
+        announce: Callable[[int, Task], None] | None = None,
     ) -> None:
+        self._announce = announce
         self._chunks = chunks
         self._batches = batches
         self._recording = recording
@@ -164,6 +168,8 @@ class Stage:
         """Run an F, B or W in the calling thread; it is done on return."""
         kind, microbatch, number = task
         chunk = self._chunks[number]
+        if self._announce is not None:
+            self._announce(step, task)
         if kind is Kind.F:
             return Finished(self._forward(step, microbatch, number, chunk, received))
         if kind is Kind.B:

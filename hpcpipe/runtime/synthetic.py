@@ -3,10 +3,45 @@
 What follows a task in the chain gets real bytes. It needs no array library.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpcpipe.device import Emulated, Running
 from hpcpipe.plan import Kind, Placement, Task
+
+Meet = Callable[[int, Task], Callable[[], bool]]
+"""Starts a collective for a task of a step; what it returns says whether that is done."""
+
+
+class Met:
+    """A task that is done when its time has come on all tensor-parallel slices."""
+
+    def __init__(self, running: Running, meet: Callable[[], Callable[[], bool]]) -> None:
+        self._running = running
+        self._meet = meet
+        self._met: Callable[[], bool] | None = None
+
+    @property
+    def due(self) -> int | None:
+        """When this slice is done; from then on nobody knows."""
+        return self._running.due if self._met is None else None
+
+    @property
+    def again(self) -> Sequence[tuple[int, int]]:
+        """That nothing was computed again."""
+        return self._running.again
+
+    def done(self) -> bool:
+        """Return whether all slices are done."""
+        if self._met is None:
+            if not self._running.done():
+                return False
+            self._met = self._meet()
+        return self._met()
+
+    def result(self) -> Any:
+        """Return the task's output."""
+        return self._running.result()
 
 
 class SyntheticStage:
@@ -18,6 +53,8 @@ class SyntheticStage:
         (step, task) -> ns.
     message_bytes
         What an F or B gives to the task that follows it.
+    meet
+        Where the stage is cut into tensor slices: the collective that every F and B ends with.
     """
 
     has_data = False
@@ -30,7 +67,9 @@ class SyntheticStage:
         stage: int,
         duration: Callable[[int, Task], int],
         message_bytes: int,
+        meet: Meet | None = None,
     ) -> None:
+        self._meet = meet
         self._device = device
         self._duration = duration
         self._output = memoryview(bytes(message_bytes))
@@ -47,7 +86,10 @@ class SyntheticStage:
         """Start a task on the device."""
         del received
         output = None if (task.kind, task.chunk) in self._ends else self._output
-        return self._device.run(self._duration(step, task), output)
+        running = self._device.run(self._duration(step, task), output)
+        if (meet := self._meet) is None or task.kind is Kind.W:
+            return running
+        return Met(running, lambda: meet(step, task))
 
     def loss(self) -> float:
         """Return nothing that could be taken for a loss."""

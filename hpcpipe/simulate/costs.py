@@ -12,6 +12,7 @@ from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.precision import BYTES
 from hpcpipe.job.schema import Emulated
+from hpcpipe.plan.delays import Slowest
 from hpcpipe.plan.variability import MicrobatchCost
 from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step
 from hpcpipe.simulate.links import Link
@@ -44,7 +45,10 @@ def emulated_costs(job: Job) -> Costs:
         compute=compute_model(vary),
         seed=vary.seed,
     )
-    link = Link(delay=delay_model(vary), num_bytes=device.message_bytes)
+    delay, slices = delay_model(vary), job.parallel.tensor
+    if delay is not None and slices > 1:
+        delay = Slowest(delay, slices)
+    link = Link(delay=delay, num_bytes=device.message_bytes)
     return Costs(
         times=_admitted(job, times) if isinstance(times.compute, MicrobatchCost) else times,
         messages=LinkMessages(link, vary.seed),
@@ -53,7 +57,8 @@ def emulated_costs(job: Job) -> Costs:
         assumptions=(
             "times of the emulated device, a chunk takes its share of its stage's",
             "a micro-batch stashes the bytes of one message on every stage",
-            "messages take what [variability] network says and nothing else",
+            "messages take what [variability] network says and nothing else"
+            + (", those of tensor slices the longest of theirs" if slices > 1 else ""),
         ),
     )
 
@@ -88,11 +93,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
-    """What one stage is: FLOPs of a micro-batch's forward, parameters, and bytes of the activations that it stashes."""
+    """What a rank of a stage is: FLOPs of a micro-batch's forward, parameters, and bytes of the activations it stashes.
+
+    `sums` is how often its forward sums an activation over tensor slices; its backward does as often.
+    """
 
     flops: float
     parameters: int
     activation_bytes: float
+    sums: int = 0
 
 
 FLOPS_OF_BACKWARD = 2.0
@@ -109,7 +118,10 @@ def analytic_costs(
     per_flop = 1e9 / (machine.tflops * 1e12)
     replicas = job.parallel.data
     ns_per_byte = 8.0 / machine.gbit
-    forward = [size.flops * per_flop for size in sizes]
+    computed = [size.flops * per_flop for size in sizes]
+    slices = job.parallel.tensor
+    of_a_sum = 2 * ((slices - 1) / slices * boundary_bytes * ns_per_byte + machine.latency_us * 1e3)
+    summed = [size.sums * of_a_sum for size in sizes]
     compute, reduce = BYTES[job.precision.compute], BYTES[job.precision.reduce]
     exchanged = (reduce + compute) / 2  # a value of a reduce-scatter or an all-gather, on average
     moved = [exchanged * size.parameters * (replicas - 1) / replicas for size in sizes]
@@ -117,9 +129,9 @@ def analytic_costs(
     most = max(size.parameters for size in sizes)
     count = max(1, round(4.0 * most / bucket_bytes + 0.5))
     times = UsualTimes(
-        forward=forward,
-        backward=[FLOPS_OF_BACKWARD * time for time in forward],
-        weight=[FLOPS_OF_BACKWARD / 2 * time for time in forward],
+        forward=[a + b for a, b in zip(computed, summed, strict=True)],
+        backward=[FLOPS_OF_BACKWARD * a + b for a, b in zip(computed, summed, strict=True)],
+        weight=[FLOPS_OF_BACKWARD / 2 * time for time in computed],
         chunks=job.chunks,
         split=job.splits,
         update=[updated * size.parameters / replicas / machine.memory_gb for size in sizes],
@@ -138,5 +150,10 @@ def analytic_costs(
             f"links of {machine.gbit:g} Gbit/s each way and {machine.latency_us:g} µs; nothing varies",
             f"the optimizer moves {updated} bytes a parameter at {machine.memory_gb:g} GB/s",
             "a transformer block stashes 17 values a token and width (arXiv 2205.05198, without attention scores)",
+            *(
+                ["a sum over tensor slices is a reduce-scatter and an all-gather on the same links"]
+                if slices > 1
+                else []
+            ),
         ),
     )

@@ -3,21 +3,35 @@
 It must not need torch, so that many ranks start fast and small.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from hpcpipe.device import Emulated
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import delay_model
 from hpcpipe.plan import Task
+from hpcpipe.plan.delays import seed_of_slice
 from hpcpipe.runtime import LateMailbox, Mailbox, Mesh, NoBuckets, SyntheticStage
 from hpcpipe.runtime.channel import Neighbour
 from hpcpipe.runtime.header import Header
+from hpcpipe.runtime.synthetic import Meet
 from hpcpipe.simulate.costs import emulated_costs
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.work import Work, inlets
 
+if TYPE_CHECKING:
+    from hpcpipe.collective.tensor import TensorGroup
 
-def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Work:
+
+def emulated_work(
+    job: Job,
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    device: Emulated,
+    slices: "TensorGroup | None",
+    clock_shifts: Mapping[int, int],
+) -> Work:
     """Build the parts of this rank; nothing here allocates more than its messages."""
     stage = mesh.place.stage
     times = emulated_costs(job).times
@@ -27,12 +41,22 @@ def emulated_work(job: Job, layout: Layout, *, mesh: Mesh, device: Emulated, clo
         stage=stage,
         duration=lambda step, task: times.duration(step, stage, task),
         message_bytes=layout.boundary_bytes,
+        meet=None if slices is None else _meeting(slices),
     )
     return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))
 
 
+def _meeting(slices: "TensorGroup") -> Meet:
+    def meet(step: int, task: Task) -> Callable[[], bool]:
+        slices.announce(step, *task)
+        return slices.meet()
+
+    return meet
+
+
 def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:
-    place, seed, delay = mesh.place, job.variability.seed, delay_model(job.variability)
+    place, delay = mesh.place, delay_model(job.variability)
+    seed = seed_of_slice(job.variability.seed, place.slice)
     wanted = inlets(layout, place.stage)
     if delay is None:
         return Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=device)

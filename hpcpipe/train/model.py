@@ -5,6 +5,7 @@ Each kind of `[model]` has one function here that makes it; nobody else asks for
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from hpcpipe.job import Job
 from hpcpipe.job.models import Gpt, LanguageModel, Llama, OwnModel, Vlm
 from hpcpipe.job.precision import BYTES
 from hpcpipe.models import Layer, Load, VlmSizes, language_layers, layer_costs, text_loss, vlm_layers
+from hpcpipe.models.gpt_sliced import sliced_next_token_loss
+from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.models.user import Release
-from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch
+from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch, tokens_per_step
 from hpcpipe.train.losses import next_token_of
 
 
@@ -30,6 +33,8 @@ class Model:
         Values a token that cross between stages; messages may be larger than this says, it is where buffers begin.
     recompute
         Blocks whose activations are computed again: `"none"`, `"all"` or ranges, first and last.
+    sliced_loss
+        (slices) -> the loss of outputs that are cut into tensor-parallel slices; None if the model cannot be cut.
     random
         Whether layers draw random numbers in training (dropout).
     count
@@ -56,6 +61,14 @@ class Model:
     notices: Sequence[str] = ()
     release: Release | None = None
     costs: Callable[[int, int], list[list[float]]] | None = None
+    sliced_loss: Callable[[Slices], Callable[[Any, Any], torch.Tensor]] | None = None
+
+    def loss_over(self, slices: Slices | None) -> Callable[[Any, Any], torch.Tensor]:
+        """Return the loss of this rank's part of the output."""
+        if slices is None:
+            return self.loss
+        assert self.sliced_loss is not None, "a job whose model cannot be cut has one slice"
+        return self.sliced_loss(slices)
 
 
 def model_of(job: Job) -> Model:
@@ -79,6 +92,7 @@ def _language(job: Job) -> Model:
         width=model.dim,
         recompute=model.recompute,
         random=isinstance(model, Gpt) and model.dropout > 0,
+        sliced_loss=lambda slices: partial(sliced_next_token_loss, tokens=tokens_per_step(job), slices=slices),
     )
 
 

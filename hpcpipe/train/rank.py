@@ -11,6 +11,7 @@ from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.measured import schedule_source
 from hpcpipe.train.replay import Replay
+from hpcpipe.train.tensor import agreement_of, tensor_group
 from hpcpipe.train.work import make_work
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Rank:
         self._replay, self.place = replay, mesh.place
         self._has_norm, self._phased = job.has_norm, not job.comm.split_allreduce
         self.source = schedule_source(layout.schedule, recorder, place=mesh.place, clock_shifts=clock_shifts)
-        work = make_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
+        self.slices = tensor_group(job, mesh, waiting)
+        work = make_work(job, layout, mesh=mesh, device=device, slices=self.slices, clock_shifts=clock_shifts)
         self.stage = work.stage
         self.buckets = work.buckets
         self.mailbox = work.mailbox
@@ -56,6 +58,7 @@ class Rank:
         self._repeats = False
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
+        self.agreement = agreement_of(job, mesh, replayed=replay is not None)
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,
@@ -65,7 +68,13 @@ class Rank:
             number=mesh.place.stage,
             make_plan=self._plan,
             flags=0 if replay is None else FLAG_REPLAYED,
+            dispatch=self.agreement,
         )
+
+    @property
+    def loss(self) -> float:
+        """The rank's share of the step's loss, which every slice of the last stage knows and the first one tells."""
+        return self.stage.loss() if self.place.slice == 0 else 0.0
 
     def repeat(self, step: int) -> None:
         """Compute the gradients of the last step once more (collective), without updates and without events.
@@ -100,3 +109,5 @@ class Rank:
         if self.evaluator is not None:
             self.evaluator.free()
         self.buckets.free()
+        if self.slices is not None:
+            self.slices.free()

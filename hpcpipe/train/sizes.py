@@ -14,27 +14,34 @@ from hpcpipe.train.admission import varying_times
 from hpcpipe.train.batches import tokens_of_a_microbatch
 from hpcpipe.train.model import boundary_bytes, model_of
 
+SUMS_OF_A_BLOCK = 2
+"""Over tensor slices, behind the attention and behind the MLP (arXiv 1909.08053)."""
+WHOLE_OF_A_BLOCK = 10 / 34
+"""The share of a block's stashed values that every tensor slice holds (Korthikanti, arXiv 2205.05198, table 2)."""
+
 
 def analytic_costs_of(job: Job, machine: Machine) -> Costs:
     """Return the costs of a job's model on a machine."""
-    model, placement = model_of(job), job.placement
+    model, placement, slices = model_of(job), job.placement, job.parallel.tensor
     layers, tokens = model.layers, tokens_of_a_microbatch(job)
     pieces = cut(layers, placement.virtual_stages, job.parallel.split)
+    sliced = WHOLE_OF_A_BLOCK + (1.0 - WHOLE_OF_A_BLOCK) / slices
     sizes = []
     for stage in range(placement.stages):
         flops = stashed = 0.0
-        parameters = 0
+        parameters = sums = 0
         for chunk in range(placement.chunks):
             piece = pieces[placement.virtual(stage, chunk)]
             parameters += sum(p.numel() for module in outline(layers, piece) for p in module.parameters())
+            sums += SUMS_OF_A_BLOCK * sum(layers[i].block for i in piece) if slices > 1 else 0
             flops += sum(2.0 * layers[i].cost * tokens for i in piece)
             ranges = recomputed(layers, piece, model.recompute)
             again = {piece.start + position for each in ranges for position in each}
-            kept = sum(layers[i].kept for i in piece if i not in again)
+            kept = sum(layers[i].kept * (sliced if layers[i].block else 1.0) for i in piece if i not in again)
             stashed += (
                 BYTES[job.precision.compute] * tokens * (kept + model.width * len(ranges))
             )  # of each range the input stays
-        sizes.append(StageSize(flops, parameters, stashed))
+        sizes.append(StageSize(flops / slices, parameters // slices, stashed, sums))
     costs = analytic_costs(
         job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_mb * 1e6
     )

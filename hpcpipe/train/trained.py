@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -27,14 +28,18 @@ from hpcpipe.train.optimizer import make_optimizer
 from hpcpipe.train.precision import ConvertedInputs, convert_frozen, types_of
 from hpcpipe.train.scaler import LossScale
 from hpcpipe.train.schedule import rate_of
+from hpcpipe.train.tensor import counts_here
 from hpcpipe.train.ties import find_ties
 from hpcpipe.train.work import Work, inlets
 
+if TYPE_CHECKING:
+    from hpcpipe.collective.tensor import TensorGroup
 
-def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
+
+def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "TensorGroup | None") -> Work:
     """Build the parts of this rank."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
-    built = [build(layout.layers, piece, seed=job.run.seed) for piece in layout.pieces[place.stage]]
+    built = [build(layout.layers, piece, seed=job.run.seed, slices=slices) for piece in layout.pieces[place.stage]]
     if model.release is not None:
         last = schedule.placement.owner(schedule.placement.virtual_stages - 1)[0]
         model.release(keep_loss=place.stage == last)
@@ -59,7 +64,10 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
         types=types,
         norm=norm,
         scale=scale,
+        counts=partial(counts_here, place),
     )
+    if slices is not None:
+        slices.beside = buckets.advance
     accumulators = [
         Accumulator(partial(buckets.add, chunk), microbatches=job.batch.microbatches, ordered=schedule.ordered)
         for chunk in range(len(built))
@@ -73,7 +81,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
                 modules,
                 trained,
                 first=virtual == 0,
-                loss=model.loss if last else None,
+                loss=model.loss_over(slices) if last else None,
                 sink=sink,
                 seeds=_dropout_seeds(job, layout, mesh, number) if model.random else None,
                 call=partial(run_layers, recompute=layout.recomputed(layout.pieces[place.stage][number])),
@@ -90,7 +98,12 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu) -> Work:
             batches = AdmittedBatches(batches, order)
     if batches is not None and types.compute != torch.float32:
         batches = ConvertedInputs(batches, types.compute)
-    stage = Stage(chunks, batches=batches, recording=recording if schedule.split else None)
+    stage = Stage(
+        chunks,
+        batches=batches,
+        recording=recording if schedule.split else None,
+        announce=None if slices is None else (lambda step, task: slices.announce(step, *task)),
+    )
     if norm is not None:
         norm.sound = lambda: isfinite(stage.loss())
     return Work(

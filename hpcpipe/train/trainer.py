@@ -234,7 +234,7 @@ class _Loop:
             times.append(self.rank.engine.run_step(step))
             goes_on = self._look(step)
             self._settle(times)
-            own = (self.rank.stage.loss(), self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
+            own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
             self._ledger.post([*own, *self._wish.came, *self.rank.source.row()])
             if (
                 not goes_on or not self._finite or any(self._stops)
@@ -272,7 +272,9 @@ class _Loop:
         self._metrics, self._reporter = [], None
 
     def _describe(self) -> dict[str, object]:
-        return {"phase": self._phase, **snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place)}
+        inside = "" if self.rank.slices is None else self.rank.slices.under_way
+        state = snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place, in_collective=inside)
+        return {"phase": self._phase, **state}
 
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         write_whole(run_directory / "job.toml", self._job.to_toml())

@@ -18,6 +18,7 @@ from hpcpipe.train.scaler import LossScale
 if TYPE_CHECKING:
     from torch import nn
 
+    from hpcpipe.collective.tensor import TensorGroup
     from hpcpipe.device.cpu import Cpu
     from hpcpipe.train.accumulate import Accumulator
     from hpcpipe.train.clip import Verdict
@@ -86,16 +87,22 @@ def make_device(job: Job, *, sharing_ranks: int) -> "Cpu | Emulated":
 
 
 def make_work(
-    job: Job, layout: Layout, *, mesh: Mesh, device: "Cpu | Emulated", clock_shifts: Mapping[int, int]
+    job: Job,
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    device: "Cpu | Emulated",
+    slices: "TensorGroup | None",
+    clock_shifts: Mapping[int, int],
 ) -> Work:
     """Build the parts of this rank. `clock_shifts` by rank: this rank's clock minus the other's (ns)."""
     if isinstance(device, Emulated):
         from hpcpipe.train.emulated import emulated_work
 
-        return emulated_work(job, layout, mesh=mesh, device=device, clock_shifts=clock_shifts)
+        return emulated_work(job, layout, mesh=mesh, device=device, slices=slices, clock_shifts=clock_shifts)
     from hpcpipe.train.trained import trained_work
 
-    return trained_work(job, layout, mesh=mesh, device=device)
+    return trained_work(job, layout, mesh=mesh, device=device, slices=slices)
 
 
 def inlets(layout: Layout, stage: int) -> list[Inlet]:

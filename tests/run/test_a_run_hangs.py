@@ -84,6 +84,16 @@ def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends
         assert any("in endless_loop" in line for stack in states[RANK]["stacks"].values() for line in stack)
 
 
+def test_of_tensor_slices_the_one_that_lacks_a_message_is_named_not_the_one_that_waits_for_its_consent(tmp_path):
+    """Ranks 2 and 3 are the slices of the last stage; what rank 1 sends to rank 3 is lost."""
+    mesh = ("--set", "parallel.pipeline=2", "--set", "parallel.tensor=2")
+    environment = _environment(tmp_path, "lose")
+    process = hpcpipe("run", "job.toml", *mesh, "--run-dir", "run", cwd=tmp_path, environment=environment)
+    assert process.returncode == 6, process.stderr
+    told = r"rank 3 \(stage 1\) .* waits for the activation of micro-batch 1 in step 20 from rank 1, which has sent it"
+    assert re.search(told, process.stderr), process.stderr
+
+
 def test_a_killed_rank_ends_the_run_at_once_whatever_the_timeout(tmp_path):
     """That the right one is named is in test_a_rank_fails.py."""
     process = hpcpipe("run", "job.toml", "--run-dir", "run", cwd=tmp_path, environment=_environment(tmp_path, "kill"))

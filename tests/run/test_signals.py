@@ -37,10 +37,10 @@ PATIENCE_S = 60
 class _Run:
     """A run that would not end by itself, ended whatever happens."""
 
-    def __init__(self, folder, *, forward_ms=1, launcher=()):
+    def __init__(self, folder, *, forward_ms=1, launcher=(), options=()):
         (folder / "job.toml").write_text(JOB.replace("FORWARD", str(forward_ms)))
         self.directory = folder / "run"
-        words = [sys.executable, "-m", "hpcpipe", "run", "job.toml", "--run-dir", "run"]
+        words = [sys.executable, "-m", "hpcpipe", "run", "job.toml", "--run-dir", "run", *options]
         self.process = subprocess.Popen(
             [*launcher, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -95,6 +95,19 @@ def test_all_ranks_stop_after_the_same_step_with_whole_files(tmp_path, number, t
     log = open_run(run.directory)
     assert not log.gaps
     assert [rank.steps.step.tolist() for rank in log.ranks] == [steps] * 3
+    assert all(rank.complete for rank in log.ranks)
+
+
+def test_tensor_slices_stop_after_the_same_step(tmp_path):
+    """One slice is told; none may be left behind in an agreement or a sum."""
+    with _Run(tmp_path, options=("--set", "parallel.pipeline=2", "--set", "parallel.tensor=2")) as run:
+        run.until(lambda: len(run.lines()) >= 2)
+        os.kill(run.pid(3), signal.SIGTERM)
+        code, out, err = run.end()
+    assert code == 75, err
+    assert f"stopped on all ranks after step {len(run.lines())} of 1000000 by SIGTERM to " in out, out
+    log = open_run(run.directory)
+    assert len({len(rank.steps.step) for rank in log.ranks}) == 1
     assert all(rank.complete for rank in log.ranks)
 
 

@@ -48,6 +48,26 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path, EMULATED, corpus=None)
 
 
+def test_what_slices_take_to_agree_lengthens_every_way_between_stages(job: Path) -> None:
+    """The first micro-batch passes S - 1 edges forwards, the last one as many backwards, and each costs a round."""
+    more = ("--set", "parallel.tensor=2", "--set", "batch.microbatches=1", "--compare", "1f1b:fixed")
+    free = document(job, *more)["results"]
+    asked = document(job, *more, "--agreement-us", "100")["results"]
+    assert asked[0]["step_ns"] == free[0]["step_ns"] + 2 * (STAGES - 1) * 100_000
+    assert asked[1]["step_ns"] == free[1]["step_ns"]
+    alone = simulate(job, "--agreement-us", "100")
+    assert "--agreement-us unused: with tensor = 1 nobody is asked" in alone.stderr
+
+
+def test_a_task_of_slices_waits_for_the_latest_of_its_messages(job: Path) -> None:
+    noisy = ("--set", 'variability.network={model="lognormal",base_ms=1.0,sigma=1.0}')
+    lengths = [
+        document(job, *noisy, "--set", f"parallel.tensor={tensor}")["results"][0]["step_ns"] for tensor in (1, 2, 4)
+    ]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[2]
+
+
 def test_quiet_steps_have_the_lengths_and_peaks_of_the_closed_forms(job: Path) -> None:
     found = document(job, "--compare", "gpipe:fixed,zb-h1:fixed,kfkb:k=2:fixed")
     half = (BACKWARD_MS - 5) * 1e6
@@ -164,3 +184,23 @@ def test_admission_by_costs_that_nobody_knows_changes_nothing_and_says_so(job: P
     result = simulate(job, *noise, "--set", "schedule.admission=pyramid", "--json")
     assert "changes nothing" in result.stderr
     assert json.loads(result.stdout)["results"][0]["step_ns"] == document(job, *noise)["results"][0]["step_ns"]
+
+
+def test_slices_share_the_work_of_a_model_and_pay_for_their_sums(tmp_path: Path) -> None:
+    """On links that cost nothing T slices take a T-th of the time; two sums a block cost 2 (T - 1) / T of its bytes."""
+    sized = (
+        VALID.replace("pipeline = 2", "pipeline = 1")
+        .replace("layers = 4", "layers = 1")
+        .replace('kind = "text"\n', 'kind = "text"\nseq_len = 32\n')
+    )
+    job = write_job(tmp_path, sized + '[batch]\nmicrobatches = 1\n[schedule]\nhint = "bf"\n')
+    free = ("--gbit", "1e9", "--latency-us", "0", "--tflops", "0.001")
+
+    def step_ns(tensor: int, *words: str) -> int:
+        return document(job, "--set", f"parallel.tensor={tensor}", *words)["results"][0]["step_ns"]
+
+    whole, half = step_ns(1, *free), step_ns(2, *free)
+    assert half == pytest.approx(whole / 2, rel=1e-3)
+    slow = step_ns(2, "--gbit", "1", "--latency-us", "0", "--tflops", "0.001")
+    num_bytes = 4 * 32 * 64  # one sequence of 32 tokens of width 64, in fp32
+    assert slow - half == pytest.approx(4 * num_bytes * 8, rel=1e-3)

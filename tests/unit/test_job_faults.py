@@ -99,7 +99,7 @@ def test_keys_and_tables_that_are_written_twice_are_all_named_with_both_lines(tm
         ("[batch]\nmicrobatch = 4\n", "batch.microbatch", "did you mean microbatches?"),
         ("[schedule]\nin-flight = 4\n", "schedule.in-flight", "did you mean in_flight?"),
         ("[schedule]\nseq_len = 4\n", "schedule.seq_len", "seq_len belongs in [data]"),
-        ("[comm]\nxyz = 4\n", "comm.xyz", "known keys: slots, poll, bucket_mb, split_allreduce"),
+        ("[comm]\nxyz = 4\n", "comm.xyz", "known keys: slots, poll, bucket_mb, split_allreduce, check_collectives"),
         ("[comm.slots]\nx = 4\n", "comm.slots", 'for example slots = "auto" or slots = 4'),
     ],
 )
@@ -376,8 +376,26 @@ def test_tensorboard_that_is_not_installed_is_a_fault_with_the_line_that_install
     assert "pip install 'hpcpipe[tensorboard]'" in fault.hint
 
 
-def test_tensor_slices_are_refused(tmp_path: Path) -> None:
-    assert fault_of(extended(tmp_path, "tensor = 2\n")).message == "tensor must be 1, got 2"
+def test_slices_that_are_not_even_are_refused(tmp_path: Path) -> None:
+    fault = fault_of(extended(tmp_path, "tensor = 8\n"))
+    assert fault.message == "tensor = 8 does not divide heads = 4"
+    assert fault.hint == "set tensor to 1, 2 or 4, or make heads a multiple of 8"
+    assert place(fault) == (14, 10)
+    both = fault_of(extended(tmp_path, "tensor = 3\n"))
+    assert both.message == "tensor = 3 does not divide heads = 4 and vocab_size = 256"
+    assert faults_of(extended(tmp_path, "tensor = 4\n")) == ()
+
+
+def test_settings_of_tensor_slices_without_an_effect_are_refused(tmp_path: Path) -> None:
+    propose = '[schedule]\nagreement = "propose"\n'
+    alone = fault_of(extended(tmp_path, propose))
+    assert alone.message == 'agreement = "propose" has no effect with tensor = 1: nobody is asked'
+    fixed = fault_of(extended(tmp_path, f'tensor = 2\n{propose}hint = "1f1b"\ndispatch = "fixed"\n'))
+    assert fixed.hint == 'remove agreement, or set dispatch = "ready"'
+    checked = fault_of(extended(tmp_path, "[comm]\ncheck_collectives = true\n"))
+    assert checked.message == "check_collectives = true has no effect with tensor = 1: no collective belongs to a task"
+    good = extended(tmp_path, f"tensor = 2\n{propose}[comm]\ncheck_collectives = true\n")
+    assert faults_of(good) == ()
 
 
 def test_five_different_faults_are_reported_together_and_sorted_by_place(tmp_path: Path) -> None:

@@ -51,6 +51,24 @@ def test_whoever_lacks_what_was_sent_is_first_and_those_behind_it_are_not():
     assert first_stuck(states, {}).what.endswith("no receive slot is free for it")
 
 
+def test_a_slice_that_stands_in_code_is_named_and_not_the_one_that_waits_for_it_in_a_collective():
+    task = {"task": "F3", "for_s": 300.0}
+    waiting = {**_state(turns=False, running=task), "in_collective": "all-reduce 2 of F3"}
+    states = {0: waiting, 1: _state(turns=False, running=task), 2: _state(waits_for=[_wait("F", 3, 0)])}
+    assert first_stuck(states, {}) == (1, "runs F3 of step 5 for 300 s, at model.py:7 in forward")
+    del states[1]
+    assert first_stuck(states, {}) == (0, "waits in all-reduce 2 of F3 of step 5 for the other slices of its stage")
+
+
+def test_a_slice_that_lacks_a_message_is_named_and_not_the_one_that_waits_for_its_consent():
+    agreeing = {**_state(), "agreement": {"proposes": ["B1", "F4"], "for_s": 300.0}}
+    lacking = _state(waits_for=[_wait("F", 4, 2)])
+    sender = _state(waits_for=[_wait("B", 4, 0)], finished=["F4"])
+    assert first_stuck({0: agreeing, 1: lacking, 2: sender}, {}).rank == 1
+    what = first_stuck({0: agreeing, 2: _state(waits_for=[_wait("B", 4, 0)])}, {}).what
+    assert what == "waits in step 5 for the other slices of its stage to agree to B1, F4"
+
+
 def test_a_message_of_a_step_that_its_sender_has_left_is_lost():
     states = {
         0: _state(step=6, waits_for=[_wait("B", 0, 1)], finished=["F0"]),

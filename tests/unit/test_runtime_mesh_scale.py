@@ -61,9 +61,9 @@ def test_4096_ranks_make_no_more_communicators_each_than_8_do(paper):
     assert [[kind for kind, _, _ in each] for each in many] == [[kind for kind, _, _ in few[0]]] * 4096
 
 
-def test_every_group_of_2048_ranks_is_a_row_of_the_mesh_in_its_order(paper):
-    pipeline, data = 64, 32
-    made = paper(pipeline=pipeline, data=data, tensor=1)
+@pytest.mark.parametrize(("pipeline", "data", "tensor"), [(64, 32, 1), (16, 32, 4)])
+def test_every_group_of_2048_ranks_is_a_row_of_the_mesh_in_its_order(paper, pipeline, data, tensor):
+    made = paper(pipeline=pipeline, data=data, tensor=tensor)
     splits = [[(color, key) for kind, color, key in each if kind == "split"] for each in made]
     for number in range(len(splits[0])):
         groups = defaultdict(list)
@@ -71,7 +71,8 @@ def test_every_group_of_2048_ranks_is_a_row_of_the_mesh_in_its_order(paper):
             color, key = each[number]
             groups[color].append((key, rank))
         sizes = {len(group) for group in groups.values()}
-        assert sizes in ({pipeline}, {data})
+        assert sizes in ({pipeline}, {data}, {tensor})
+        assert tensor == 1 or (number == len(splits[0]) - 1) == (sizes == {tensor})
         for group in groups.values():
             ranks = [rank for _, rank in sorted(group)]
             assert len({b - a for a, b in pairwise(ranks)}) == 1
