@@ -9,15 +9,15 @@ from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
-from hpcpipe.job.run_directory import make_run_directory, point_latest
+from hpcpipe.job.run_directory import continue_run_directory, make_run_directory, point_latest
 
 CLAIMED_VARIABLE = "HPCPIPE_CLAIMED"
 """Tells the ranks which run directory the process that starts them has claimed for them."""
 
 
-def start_ranks(job: Job, words: list[str], run_dir: Path | None) -> int:
+def start_ranks(job: Job, words: list[str], run_dir: Path | None, *, goes_on: bool = False) -> int:
     """Start the ranks of a job with the words of its command line, stay until they end, and return the exit code."""
-    directory = make_directory(job, run_dir)
+    directory = make_directory(job, run_dir, goes_on=goes_on)
     if directory is None:
         return ExitCode.ENVIRONMENT
     columns = terminal_columns()
@@ -26,8 +26,11 @@ def start_ranks(job: Job, words: list[str], run_dir: Path | None) -> int:
     return launch(command, job.parallel.ranks, directory, extra)
 
 
-def make_directory(job: Job, run_directory: Path | None) -> Path | None:
-    """Make the run directory; say on stderr why it cannot be, and return None."""
+def make_directory(job: Job, run_directory: Path | None, *, goes_on: bool = False) -> Path | None:
+    """Make the run directory; say on stderr why it cannot be, and return None.
+
+    With `goes_on` one that is there is taken, and what is in it is continued.
+    """
     try:
         if run_directory is None:
             made = make_run_directory(
@@ -37,10 +40,14 @@ def make_directory(job: Job, run_directory: Path | None) -> Path | None:
             return made
         run_directory.mkdir(parents=True, exist_ok=True)
         if os.environ.get(CLAIMED_VARIABLE) != str(run_directory):
+            if goes_on and (run_directory / "job.toml").exists():
+                continue_run_directory(run_directory)
+                return run_directory
             (run_directory / "job.toml").open("x").close()  # ours from here on; rank 0 fills it
     except FileExistsError as error:
         print(
-            f"hpcpipe: {error.filename} is there already, of another run or your own; choose another --run-dir",
+            f"hpcpipe: {error.filename} is there already, of another run or your own; choose another --run-dir, or "
+            "--resume auto to go on with it",
             file=sys.stderr,
         )
         return None

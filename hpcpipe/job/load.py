@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcpipe.job import checks, explain, schedule_checks, slurm_checks
+from hpcpipe.job import checkpoint_checks, checks, explain, schedule_checks, slurm_checks
 from hpcpipe.job.datasets import Text
 from hpcpipe.job.document import Document
 from hpcpipe.job.faults import JobError, Problem
@@ -107,7 +107,7 @@ class _Reading:
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        for check in (*checks.CHECKS, *schedule_checks.CHECKS, *slurm_checks.CHECKS):
+        for check in (*checks.CHECKS, *schedule_checks.CHECKS, *checkpoint_checks.CHECKS, *slurm_checks.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue
             for problem in check.rule(job, ranks):

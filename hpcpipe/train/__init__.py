@@ -5,6 +5,7 @@ from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import StepMetrics
 from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay, read_replay
+from hpcpipe.train.resume import choose_together
 from hpcpipe.train.trainer import Origin, Outcome, Reporter, train
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ReplayError",
     "Reporter",
     "StepMetrics",
+    "choose_together",
     "read_replay",
     "train",
 ]
