@@ -88,10 +88,7 @@ def write_tensors(path: Path, tensors: Mapping[str, RawTensor], *, note: Note = 
     entry = hash_file(path, note=note)
     with TensorFile(path) as written:
         for name, tensor in tensors.items():
-            if (
-                xxhash.xxh3_128(memoryview(written.elements(name))).digest()
-                != xxhash.xxh3_128(memoryview(tensor.elements)).digest()
-            ):
+            if _digest(written.elements(name)) != _digest(tensor.elements):
                 raise OSError(f"{path} does not hold what was written to it ({name} differs)")
             note(0)
     return entry
@@ -179,6 +176,10 @@ class TensorFile:
     def shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return type and shape of every tensor."""
         return {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in self._header.items()}
+
+
+def _digest(elements: np.ndarray) -> bytes:
+    return xxhash.xxh3_128(memoryview(elements)).digest()
 
 
 def _reason(error: Exception) -> str:
