@@ -1,15 +1,21 @@
 """Start a job's ranks from a plain command; loads neither MPI nor torch, which only the ranks need."""
 
 import os
+import socket
 import sys
+import time
 from pathlib import Path
 
 from hpcpipe.cli.terminal import COLUMNS_VARIABLE, terminal_columns
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
+from hpcpipe.cluster.verdict import read_ranks
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.job.run_directory import continue_run_directory, make_run_directory, point_latest
+
+PATIENCE_S = 10.0
+"""How long the ranks of a run that was ended may take to vanish."""
 
 CLAIMED_VARIABLE = "HPCPIPE_CLAIMED"
 """Tells the ranks which run directory the process that starts them has claimed for them."""
@@ -41,6 +47,9 @@ def make_directory(job: Job, run_directory: Path | None, *, goes_on: bool = Fals
         run_directory.mkdir(parents=True, exist_ok=True)
         if os.environ.get(CLAIMED_VARIABLE) != str(run_directory):
             if goes_on and (run_directory / "job.toml").exists():
+                if (rank := _working_rank(run_directory)) is not None:
+                    print(f"hpcpipe: in {run_directory} {rank} is still at work; wait for its end", file=sys.stderr)
+                    return None
                 continue_run_directory(run_directory)
                 return run_directory
             (run_directory / "job.toml").open("x").close()  # ours from here on; rank 0 fills it
@@ -58,3 +67,25 @@ def make_directory(job: Job, run_directory: Path | None, *, goes_on: bool = Fals
         )
         return None
     return run_directory
+
+
+def _working_rank(run_directory: Path) -> str | None:
+    """Return a rank of an earlier start that still works in a run directory, on this host, after some patience."""
+    here = socket.gethostname().partition(".")[0]
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        found = None
+        for entry in read_ranks(run_directory):
+            if str(entry.get("host")).partition(".")[0] == here and _is_ours(entry.get("pid")):
+                found = f"rank {entry.get('rank')} (process {entry.get('pid')})"
+        if found is None or time.monotonic() > give_up:
+            return found
+        time.sleep(0.05)
+
+
+def _is_ours(pid: object) -> bool:
+    """Return whether a process lives and is one of hpcpipe: its number may be another's by now."""
+    try:
+        return b"hpcpipe" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

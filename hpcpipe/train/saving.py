@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcpipe.checkpoint import FOLDER, Resume, clean, earlier_starts
+from hpcpipe.checkpoint import FOLDER, Held, Resume, clean, earlier_starts
 from hpcpipe.job import Job
 from hpcpipe.plan import Kind
 from hpcpipe.runtime import World
@@ -70,13 +70,17 @@ class Saving:
         def record(step: int, begin: int, end: int, num_bytes: int) -> None:
             recorder.event(Kind.CHECKPOINT, step, -1, 0, begin, begin, end, nbytes=num_bytes)
 
+        def snapshot() -> list[Held]:
+            rank.engine.gather()  # what replicas share is only whole then
+            return holdings.snapshot()
+
         return cls(
             job,
             Saver(
                 job.checkpoint,
                 Target(folder, tuple(each for each in earlier if each != folder.absolute())),
                 world=world,
-                snapshot=holdings.snapshot,
+                snapshot=snapshot,
                 describe=lambda step: manifest_of(job, holdings, step, origin.restart),
                 record=record,
                 last=None if resume is None else (resume.step, resume.folder),

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +14,12 @@ import numpy as np
 import pytest
 from command import QUICKSTART, hpcpipe, small
 
+from hpcpipe.analyze import summarize
 from hpcpipe.checkpoint import Reader, faults_of, list_steps, read_manifest
+from hpcpipe.cli import start
 from hpcpipe.events import open_run
+from hpcpipe.job import load_job
+from hpcpipe.plan import TimeClass
 
 PATIENCE_S = 100
 SIZES = ("parallel.pipeline=2", 'schedule.hint="bf"', "model.dim=16", "batch.microbatches=4", "model.dropout=0.1")
@@ -105,22 +110,22 @@ def disturbed(folder, steps, *, draws, kills, stops=0):
     draws.shuffle(left)
     done = 0
     while True:
-        with Start(folder, steps) as start:
+        with Start(folder, steps) as run:
             what = left[-1] if left else "nothing"
-            pids = start.after(draws.randrange(7)) if left else []
+            pids = run.after(draws.randrange(7)) if left else []
             time.sleep(draws.random() * 0.03 if pids else 0)
             victims = pids if draws.random() < 0.5 else [draws.choice(pids)] if pids else []
             for pid in victims:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGTERM)
-            code, out, err = start.end()
-        for path in list_steps(start.run / "checkpoints"):
+            code, out, err = run.end()
+        for path in list_steps(run.run / "checkpoints"):
             assert faults_of(path, read_manifest(path), content=True) == []
         assert code in ({0} if not victims else {4, 0} if what == "kill" else {75, 0}), err
         assert "cannot be used" not in err
         if code == 75:
-            count = len(losses(start.run))
-            assert (start.run / "checkpoints" / f"step_{count:08d}").exists(), "it saves its last step"
+            count = len(losses(run.run))
+            assert (run.run / "checkpoints" / f"step_{count:08d}").exists(), "it saves its last step"
             assert f"stopped on all ranks after step {count} of {steps}" in out
             assert "--resume" in out
         if code == 0:
@@ -187,7 +192,7 @@ def test_a_requeued_job_goes_on_by_itself_with_one_history(tmp_path):
     """Two starts as Slurm would make them: the second has a folder of its own and continues the first one's curve."""
     runs = tmp_path / "runs" / "quickstart"
 
-    def start(restart, *, stop):
+    def run(restart, *, stop):
         environment = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": str(restart)}
         command = [sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART), *options(60, "checkpoint.keep=1")]
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
@@ -201,12 +206,12 @@ def test_a_requeued_job_goes_on_by_itself_with_one_history(tmp_path):
             out, _ = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out
 
-    code, _ = start(0, stop=True)
+    code, _ = run(0, stop=True)
     assert code == 75
     done = len(losses(runs / "77-0"))
     saved = runs / "77-0" / "checkpoints" / f"step_{done:08d}"
     assert list_steps(saved.parent) == [saved]
-    code, out = start(1, stop=False)
+    code, out = run(1, stop=False)
     assert code == 0
     assert f"goes on after step {done} of {saved}" in out
     assert len(losses(runs / "77-1")) == 60
@@ -222,6 +227,7 @@ def test_a_spoiled_checkpoint_is_refused_by_name_and_auto_takes_the_one_before(t
     process = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--quiet", *options(9), cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     folder = tmp_path / "here" / "checkpoints"
+    before = list_steps(folder)[1]
     spoiled = folder / "step_00000009" / "optimizer-00002-of-00002.safetensors"
     content = bytearray(spoiled.read_bytes())
     content[-100] ^= 4
@@ -229,17 +235,23 @@ def test_a_spoiled_checkpoint_is_refused_by_name_and_auto_takes_the_one_before(t
     asked = hpcpipe("run", QUICKSTART, "--resume", spoiled.parent, *options(40), cwd=tmp_path)
     assert asked.returncode == 2
     assert f"{spoiled.name} is damaged" in asked.stderr
-    assert f"--resume {folder / 'step_00000006'}" in asked.stderr
+    assert f"--resume {before}" in asked.stderr
     assert not (tmp_path / "runs").exists(), "nothing was started or written"
-    other = hpcpipe("run", QUICKSTART, "--resume", folder / "step_00000006", *options(40, "model.dim=32"), cwd=tmp_path)
+    other = hpcpipe("run", QUICKSTART, "--resume", before, *options(40, "model.dim=32"), cwd=tmp_path)
     assert other.returncode == 2
     assert "[model] dim = 16, the job has 32" in other.stderr
     auto = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--resume", "auto", *options(40), cwd=tmp_path)
     assert auto.returncode == 0, auto.stderr
     assert f"warning: {spoiled.parent} cannot be used: {spoiled.name} is damaged" in auto.stderr
-    assert f"goes on after step 6 of {folder / 'step_00000006'}" in auto.stdout
-    assert "after the first 6" in auto.stdout
+    assert f"goes on after step {read_manifest(before).step} of {before}" in auto.stdout
+    assert f"after the first {read_manifest(before).step}" in auto.stdout
     assert losses(tmp_path / "here") == losses(undisturbed(40))
+    assert summarize(open_run(tmp_path / "here")).classes[TimeClass.CHECKPOINT] > 0
+    again = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--resume", "auto", *options(40), cwd=tmp_path)
+    assert again.returncode == 0
+    assert "has all 40 steps of the job done" in again.stdout
+    both = hpcpipe("run", QUICKSTART, "--replay", "here", "--resume", "auto", *options(2), cwd=tmp_path)
+    assert both.returncode == 2
 
 
 @pytest.fixture
@@ -272,11 +284,21 @@ def test_a_full_disk_leaves_training_and_old_checkpoint_as_they_are(tmp_path, ti
     assert all("No space left on device" in warning for warning in warnings)
 
 
-def test_a_finished_run_has_nothing_to_go_on_with(tmp_path):
-    process = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--quiet", *options(2), cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    again = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--resume", "auto", *options(2), cwd=tmp_path)
-    assert again.returncode == 0
-    assert "has all 2 steps of the job done" in again.stdout
-    both = hpcpipe("run", QUICKSTART, "--replay", "here", "--resume", "auto", *options(2), cwd=tmp_path)
-    assert both.returncode == 2
+def test_a_directory_in_which_a_run_works_is_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "PATIENCE_S", 0.2)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "job.toml").touch()
+    (folder / "events").mkdir()
+    command = [sys.executable, "-c", "import time; time.sleep(60)", "hpcpipe"]
+    with subprocess.Popen(command) as process:
+        ranks = [{"rank": 1, "host": socket.gethostname(), "pid": process.pid, "stage": 0}]
+        (folder / "ranks.json").write_text(json.dumps(ranks))
+        try:
+            assert start.make_directory(load_job(QUICKSTART), folder, goes_on=True) is None
+        finally:
+            process.kill()
+    assert (folder / "events").exists()
+    assert start.make_directory(load_job(QUICKSTART), folder, goes_on=True) == folder
+    assert (folder / "events.0").exists()
+    assert not (folder / "ranks.json").exists()
