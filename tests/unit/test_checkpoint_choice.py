@@ -1,6 +1,8 @@
 """Which checkpoint a run goes on from: of its own training, whole, the newest; what is refused and what is offered."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from checkpoints import SHAPES, damage, job_of, make, values_of
@@ -158,3 +160,17 @@ def test_a_reshaped_checkpoint_is_the_same_state_in_other_files(tmp_path):
             assert (one.elements(name, mine) == other.elements(name, theirs)).all()
     assert call("verify", new).exit_code == 0
     assert pick(job, [new])[0].step == 10
+
+
+@pytest.mark.parametrize("words", [("inspect",), ("verify",), ("export", "out"), ("reshape", "new")])
+def test_the_command_needs_neither_mpi_nor_torch(tmp_path, words):
+    path = make(tmp_path / "c", job_of(tmp_path), 10)
+    arguments = ["checkpoint", words[0], str(path), *words[1:]]
+    code = (
+        "import sys; from hpcpipe.cli.main import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'torch', 'mpi4py'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
