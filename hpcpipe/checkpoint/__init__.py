@@ -15,7 +15,7 @@ from hpcpipe.checkpoint.folder import (
     prune,
     step_folder,
 )
-from hpcpipe.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from hpcpipe.checkpoint.manifest import CheckpointError, Manifest, TensorEntry, read_manifest
 from hpcpipe.checkpoint.part import MODEL, Held, merge_parts, write_part
 from hpcpipe.checkpoint.pieces import Extent, Piece, Sliced, local_shape, whole_shape
 from hpcpipe.checkpoint.reader import Reader, faults_of
@@ -35,6 +35,7 @@ __all__ = [
     "Reader",
     "Resume",
     "Sliced",
+    "TensorEntry",
     "candidates",
     "check_fit",
     "choose",

@@ -12,7 +12,7 @@ from typing import Any
 from hpcpipe.checkpoint.manifest import CheckpointError, Manifest
 from hpcpipe.job import Job
 
-_FREE_MODEL_KEYS = frozenset({"recompute", "dropout", "init"})
+_FREE_MODEL_KEYS = frozenset({"recompute", "dropout", "init", "import_from"})
 _FREE_DATA_KEYS = frozenset({"path"})
 
 

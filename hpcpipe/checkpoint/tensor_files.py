@@ -179,7 +179,7 @@ class TensorFile:
 
 
 def _digest(elements: np.ndarray) -> bytes:
-    return xxhash.xxh3_128(memoryview(elements)).digest()
+    return xxhash.xxh3_128(elements.data).digest()
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from hpcpipe.checkpoint import DTYPES, MODEL, CheckpointError, Extent, Held, Manifest, RawTensor, Reader, Sliced
+from hpcpipe.checkpoint import (
+    DTYPES,
+    MODEL,
+    CheckpointError,
+    Extent,
+    Held,
+    Manifest,
+    RawTensor,
+    Reader,
+    Sliced,
+    TensorEntry,
+)
 from hpcpipe.checkpoint import whole_shape as whole
 from hpcpipe.models import Layer, build, ties_of
 from hpcpipe.runtime import Place
@@ -85,11 +96,14 @@ class Holdings:
             Something is missing.
         """
         manifest = reader.manifest
-        for name, tensor, *_ in self.named:  # each use of a tied parameter, whether they share memory or not
-            extent = Extent(0, tensor.numel(), sliced_of(tensor))
-            elements = reader.elements(name, manifest.parameters[name], extent)
+        for each in self.named:  # each use of a tied parameter, whether they share memory or not
+            entry = _entry_of(each, reader.folder, manifest)
+            if entry.dtype != _CODES[each.tensor.dtype]:
+                raise CheckpointError(f"{reader.folder} has {each.name} as {entry.dtype}, not {each.tensor.dtype}")
+            extent = Extent(0, each.tensor.numel(), sliced_of(each.tensor))
+            elements = reader.elements(each.name, entry, extent)
             with torch.no_grad():
-                tensor.copy_(_as_tensor(elements, tensor.dtype).view(tensor.shape))
+                each.tensor.copy_(_as_tensor(elements, each.tensor.dtype).view(each.tensor.shape))
         for bucket in self._buckets:
             self._restore_state(bucket, reader)
 
@@ -162,21 +176,27 @@ def check_model(layout: "Layout", stage: int, folder: Path, manifest: Manifest) 
     Raises
     ------
     CheckpointError
-        A tensor is missing, or of another shape or type.
+        A tensor is missing, or of another shape.
     """
     indices = [index for piece in layout.pieces[stage] for index in piece]
-    with torch.device("meta"):
-        modules = [module for piece in layout.pieces[stage] for module in build(layout.layers, piece, seed=0)]
+    try:
+        with torch.device("meta"):
+            modules = [module for piece in layout.pieces[stage] for module in build(layout.layers, piece, seed=0)]
+    except (NotImplementedError, RuntimeError):  # some layers need memory to be built; then `restore` finds it out
+        return
     for each in _named(layout.layers, indices, modules, set()):
-        shape, dtype = whole(each.tensor.shape, sliced_of(each.tensor)), _CODES[each.tensor.dtype]
-        entry = manifest.parameters.get(each.name)
-        if entry is None:
-            raise CheckpointError(f"{folder} is of another model: it has no {each.name}")
-        if (entry.dtype, entry.shape) != (dtype, shape):
-            raise CheckpointError(
-                f"{folder} is of another model: {each.name} is {entry.dtype} {list(entry.shape)} there, "
-                f"{dtype} {list(shape)} in the job"
-            )
+        _entry_of(each, folder, manifest)
+
+
+def _entry_of(each: Named, folder: Path, manifest: Manifest) -> TensorEntry:
+    shape, entry = whole(each.tensor.shape, sliced_of(each.tensor)), manifest.parameters.get(each.name)
+    if entry is None:
+        raise CheckpointError(f"{folder} is of another model: it has no {each.name}")
+    if entry.shape != shape:
+        raise CheckpointError(
+            f"{folder} is of another model: {each.name} is {list(entry.shape)} there, {list(shape)} in the job"
+        )
+    return entry
 
 
 def tied_names(layers: Sequence[Layer]) -> dict[str, tuple[str, str]]:

@@ -1,6 +1,7 @@
 """A training that goes on from a checkpoint: the same bits in the same layout, the same curve in any other."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +10,19 @@ import torch
 from layers import disturb
 from training import load, rest
 
-from hpcpipe.checkpoint import Reader, Resume, list_steps, make_partial, merge_parts, read_manifest, write_part
+from hpcpipe.checkpoint import (
+    CheckpointError,
+    Reader,
+    Resume,
+    list_steps,
+    make_partial,
+    merge_parts,
+    read_manifest,
+    write_part,
+)
 from hpcpipe.models import Layer
 from hpcpipe.runtime import Place, World
-from hpcpipe.train import Origin, saver, train
+from hpcpipe.train import Origin, choose_together, saver, train
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.held import Holdings
 from hpcpipe.train.resume import manifest_of
@@ -126,6 +136,36 @@ def test_a_rank_that_cannot_write_changes_nothing_for_the_training(comm, tmp_pat
     assert contents(found[0]).keys() == contents(list_steps(plain / "checkpoints")[0]).keys()
     if comm.rank == 0:
         assert "rank 1: No space left on device" in capfd.readouterr().err
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("fault", ["missing", "shape"])
+def test_all_ranks_refuse_a_checkpoint_of_another_model(comm, tmp_path, fault):
+    """Only the last stage can see it, before anything is built."""
+    settings = layout(2, 1, "job.steps=1")
+    part = comm.Split(comm.rank >= 2, comm.rank)
+    if comm.rank < 2:
+        world = World(part)
+        job = load(tmp_path, *BASE, *settings)
+        folder = Path(world.share(str(tmp_path))) / "run"
+        folder.mkdir(exist_ok=True)
+        world.barrier()
+        assert train(job, world=world, run_directory=folder, origin=Origin()).exit_code == 0
+        path = step_of(folder, 1)
+        assert choose_together(job, [path], world=world, warn=print).step == 1
+        world.barrier()
+        if world.rank == 0:
+            manifest = read_manifest(path)
+            parameters = dict(manifest.parameters)
+            entry = parameters.pop("head.project.weight")
+            if fault == "shape":
+                parameters["head.project.weight"] = replace(entry, shape=(3, 5))
+            (path / "manifest.json").write_text(replace(manifest, parameters=parameters).to_json())
+        world.barrier()
+        with pytest.raises(CheckpointError, match=r"is of another model: .*head\.project\.weight"):
+            choose_together(job, [path], world=world, warn=print)
+    part.Free()
+    rest(comm)
 
 
 class _Sliced(torch.nn.Module):
