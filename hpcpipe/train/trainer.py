@@ -239,7 +239,7 @@ class _Loop:
             describe=self._describe,
         )
         self._losses: list[float] = []
-        self._finite, self._stops = True, wish.came
+        self._finite, self._stops = True, (0.0,) * len(wish.came)  # what came to this rank alone does not count
         if self._reporter is not None:
             self._reporter.begin(layout)
 

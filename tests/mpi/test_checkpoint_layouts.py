@@ -1,6 +1,7 @@
 """A training that goes on from a checkpoint: the same bits in the same layout, the same curve in any other."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from hpcpipe.checkpoint import (
     write_part,
 )
 from hpcpipe.models import Layer
-from hpcpipe.runtime import Place, World
+from hpcpipe.runtime import Place, StopWish, World
 from hpcpipe.train import Origin, choose_together, saver, train
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.held import Holdings
@@ -136,6 +137,27 @@ def test_a_rank_that_cannot_write_changes_nothing_for_the_training(comm, tmp_pat
     assert contents(found[0]).keys() == contents(list_steps(plain / "checkpoints")[0]).keys()
     if comm.rank == 0:
         assert "rank 1: No space left on device" in capfd.readouterr().err
+
+
+@pytest.mark.mpi(min_size=2)
+def test_one_rank_that_is_told_to_stop_before_the_first_step_stops_all_with_a_checkpoint(comm, tmp_path):
+    part = comm.Split(comm.rank >= 2, comm.rank)
+    if comm.rank < 2:
+        world = World(part)
+        job = load(tmp_path, *BASE, *layout(2, 1, 'checkpoint.every="end"'))
+        folder = Path(world.share(str(tmp_path))) / "run"
+        folder.mkdir(exist_ok=True)
+        world.barrier()
+        early = StopWish(lambda _: None)
+        if world.rank == 1:
+            early._note(signal.SIGTERM, None)
+        outcome = train(job, world=world, run_directory=folder, origin=Origin(), early=early)
+        assert outcome.exit_code == 75
+        assert outcome.steps < STEPS
+        assert outcome.checkpoint == step_of(folder, outcome.steps)
+        assert read_manifest(outcome.checkpoint).step == outcome.steps
+    part.Free()
+    rest(comm)
 
 
 @pytest.mark.mpi(min_size=2)

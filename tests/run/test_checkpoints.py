@@ -161,7 +161,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bits_of_one_that_is_
     assert losses(here) == losses(whole)
     assert same(here / "checkpoints" / "latest", whole / "checkpoints" / "latest")
     starts = json.loads((here / "history.json").read_text())["starts"]
-    assert len(starts) >= 4
+    assert 1 < len(starts) <= 4, "one that was killed at once may have noted nothing"
     assert starts[-1]["first_step"] > 0
     assert not [path for path in (here / "checkpoints").iterdir() if path.name.endswith((".partial", ".going"))]
     log = open_run(here)
