@@ -31,6 +31,9 @@ def check_fit(folder: Path, manifest: Manifest, job: Job) -> None:
                 _refuse(folder, f"[{table}] {key}", saved[table][key], wanted[table][key])
     if saved["optimizer"]["name"] != wanted["optimizer"]["name"]:
         _refuse(folder, "[optimizer] name", saved["optimizer"]["name"], wanted["optimizer"]["name"])
+    then, now = (tables.get("precision", {}).get("compute", "fp32") for tables in (saved, wanted))
+    if then != now:
+        _refuse(folder, "[precision] compute", then, now)
     if manifest.seed != job.run.seed:
         _refuse(folder, "[job] seed", manifest.seed, job.run.seed)
     then, now = _file_name(saved), _file_name(wanted)

@@ -27,6 +27,7 @@ from hpcpipe.checkpoint import (
 from hpcpipe.checkpoint import whole_shape as whole
 from hpcpipe.models import Layer, build, ties_of
 from hpcpipe.runtime import Place
+from hpcpipe.train.bucket import MASTER
 from hpcpipe.train.work import Buckets
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from hpcpipe.train.layout import Layout
 
 _CODES = {getattr(torch, name): code for code, name in DTYPES.items()}
-_MASTER = "master"
 
 
 class Named(NamedTuple):
@@ -124,7 +124,7 @@ class Holdings:
                 value = _as_tensor(reader.elements(f"{kind} of {name}", entry), dtype).view(entry.shape)
                 if not torch.equal(state.setdefault(kind, value), value):
                     raise CheckpointError(f"{reader.folder}: the {kind} of {name} is not that of its neighbours")
-        master = state.pop(_MASTER, bucket.values[bucket.shard])
+        master = state.pop(MASTER, bucket.values[bucket.shard])
         with torch.no_grad():
             parameter.copy_(master)
         if state:
@@ -252,7 +252,7 @@ def _state_of(bucket: "Bucket") -> dict[str, tuple[torch.Tensor, bool]]:
         elif value is not None:
             raise TypeError(f"the optimizer keeps {kind} as {type(value).__name__}; only tensors can be saved")
     if parameter.data_ptr() != bucket.values[bucket.shard].data_ptr():
-        found[_MASTER] = parameter, True
+        found[MASTER] = parameter, True
     return found
 
 

@@ -4,7 +4,7 @@ The files are read by all ranks together, each its share, before anything is bui
 in checkpoint/find.py; what a rank takes from one is held.py's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +62,7 @@ def restore(resume: Resume, holdings: "Holdings", world: World) -> None:
         raise CheckpointError(problems[0])
 
 
-def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int) -> Manifest:
+def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int, numbers: Mapping[str, float]) -> Manifest:
     """Return the manifest of the state after `step` steps, without tensors."""
     sizes, batch = job.parallel, job.batch
     return Manifest(
@@ -82,4 +82,5 @@ def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int) -> Man
         files={},
         parameters={},
         state={},
+        numbers=dict(numbers),
     )

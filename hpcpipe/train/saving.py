@@ -3,7 +3,7 @@
 Without `[checkpoint]` nothing is held, copied or sent. How a checkpoint is agreed on and written is saver.py's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hpcpipe.runtime.engine import Recorder
     from hpcpipe.train.layout import Layout
     from hpcpipe.train.rank import Rank
+    from hpcpipe.train.scaler import LossScale
     from hpcpipe.train.trainer import Origin
 
 
@@ -58,6 +59,7 @@ class Saving:
         holdings = Holdings(layout, rank.modules, rank.buckets, rank.place)
         if resume is not None:
             restore(resume, holdings, world)
+            _restore_scale(rank.scale, resume.manifest.numbers)
         if world.rank == 0:
             _note_start(run_directory, origin, resume)
         if not job.checkpoint.on:
@@ -70,8 +72,11 @@ class Saving:
         def record(step: int, begin: int, end: int, num_bytes: int) -> None:
             recorder.event(Kind.CHECKPOINT, step, -1, 0, begin, begin, end, nbytes=num_bytes)
 
+        numbers: dict[str, float] = {}
+
         def snapshot() -> list[Held]:
             rank.engine.gather()  # what replicas share is only whole then
+            numbers.update(loss_scale=rank.scale.value, good_steps=rank.scale.good_steps)
             return holdings.snapshot()
 
         return cls(
@@ -81,7 +86,7 @@ class Saving:
                 Target(folder, tuple(each for each in earlier if each != folder.absolute())),
                 world=world,
                 snapshot=snapshot,
-                describe=lambda step: manifest_of(job, holdings, step, origin.restart),
+                describe=lambda step: manifest_of(job, holdings, step, origin.restart, numbers),
                 record=record,
                 last=None if resume is None else (resume.step, resume.folder),
             ),
@@ -117,6 +122,12 @@ class Saving:
         """Return whether this rank has written something since the last call."""
         seen, self._seen = self._seen, 0 if self._saver is None else self._saver.progress
         return seen != self._seen
+
+
+def _restore_scale(scale: "LossScale", numbers: Mapping[str, float]) -> None:
+    """Let a loss scale that is looked for go on from where it was."""
+    if scale.dynamic and "loss_scale" in numbers:
+        scale.value, scale.good_steps = numbers["loss_scale"], int(numbers["good_steps"])
 
 
 def _note_start(run_directory: Path, origin: "Origin", resume: Resume | None) -> None:

@@ -268,7 +268,8 @@ class _Loop:
         self._phase = "saving"
         self._saving.finish(steps, self._exchange, finite=self._finite, stopped=bool(stopped_by))
         losses = self._losses or [math.nan]
-        return Outcome(code, losses[0], losses[-1], steps, stopped_by, self._guard.reason, self._first, self._saving.newest)
+        why, newest = self._guard.reason, self._saving.newest
+        return Outcome(code, losses[0], losses[-1], steps, stopped_by, why, self._first, newest)
 
     def _exchange(self, row: Sequence[float]) -> Sequence[float]:
         """Sum what the saving needs over the ranks, where there is no step whose sums could carry it."""
@@ -374,7 +375,8 @@ class _Loop:
         self._write(metrics, taken)
         if self._log is not None:
             self._log.note_faulty(faulty_logs)
-        self._saving.take(rest[wishes : wishes + entries], sound=self._finite and (skipped or math.isfinite(square_norm)))
+        sound = self._finite and (skipped or math.isfinite(square_norm))
+        self._saving.take(rest[wishes : wishes + entries], sound=sound)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None and (writer := self._log.writer) is not None:
