@@ -19,6 +19,7 @@ COMMANDS = {
     "simulate": ("hpcpipe.cli.simulate:simulate", "Predict what JOB.toml would cost under several schedules."),
     "analyze": ("hpcpipe.cli.analyze:analyze", "Say where the time of a run went."),
     "bench": ("hpcpipe.cli.bench:bench", "Run a benchmark that the documentation quotes."),
+    "checkpoint": ("hpcpipe.cli.checkpoint:checkpoint", "Look at checkpoints, check, export or reshape them."),
     "doctor": ("hpcpipe.cli.doctor:doctor", "Check MPI, launcher, GPUs, files and clock; say what to do."),
 }
 """What each command is imported from, and its line in `--help`, so that listing the commands imports none."""

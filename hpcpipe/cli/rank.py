@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 def run_rank(
-    job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool, replay: Path | None = None
+    job: "Job",
+    given: environment.World,
+    *,
+    run_directory: Path | None,
+    quiet: bool,
+    replay: Path | None = None,
+    resume: str | None = None,
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
     with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
@@ -36,15 +42,23 @@ def run_rank(
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
-        return _train(job, early, run_directory, replay, revision, quiet=quiet)
+        return _train(job, early, run_directory, replay, revision, resume, quiet=quiet)
 
 
 def _train(
-    job: "Job", early: StopWish, run_directory: Path | None, replay: Path | None, revision: str, *, quiet: bool
+    job: "Job",
+    early: StopWish,
+    run_directory: Path | None,
+    replay: Path | None,
+    revision: str,
+    resume: str | None,
+    *,
+    quiet: bool,
 ) -> int:
     # Here, because torch takes seconds to import and ranks that do not fit the job are told so without it.
     from hpcpipe.cli.progress import make_reporter
     from hpcpipe.cli.report import print_outcome
+    from hpcpipe.cli.resume import CheckpointError, find_together, goes_on, is_done
     from hpcpipe.runtime import FailureGuard, World
     from hpcpipe.train import Origin, ReplayError, read_replay, train
 
@@ -61,12 +75,23 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {problems[0]}", file=sys.stderr)
             return ExitCode.INPUT
-        facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
+        try:
+            start = find_together(job, resume, run_directory, world)
+        except CheckpointError as error:
+            if world.rank == 0:
+                print(f"hpcpipe: {error}; nothing was started", file=sys.stderr)
+            return ExitCode.INPUT
+        if is_done(job, start, speaks=world.rank == 0):
+            return ExitCode.DONE
+        may_exist = goes_on(job, resume, run_directory, start)
+        facts = world.share([_directory(job, run_directory, may_exist), revision] if world.rank == 0 else None)
         if facts[0] is None:
             return ExitCode.ENVIRONMENT
         directory = Path(facts[0])
         if order is not None and world.rank == 0 and not quiet:
             print(f"replays the order of {order.source}", flush=True)
+        if start is not None and world.rank == 0 and not quiet:
+            print(f"goes on after step {start.step} of {start.folder}", flush=True)
         outcome = train(
             job,
             world=world,
@@ -75,6 +100,7 @@ def _train(
             reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
             replay=order,
             early=early,
+            resume=start,
         )
         if world.rank == 0:
             print_outcome(job, outcome, directory, quiet=quiet)
@@ -97,8 +123,8 @@ def _if_mpi_dies(given: environment.World) -> str:
     return f"hpcpipe: MPI has ended rank 0 while it started under {given.launcher}{how}; {ADVICE_PMI}"
 
 
-def _directory(job: "Job", run_directory: Path | None) -> str | None:
-    made = make_directory(job, run_directory)
+def _directory(job: "Job", run_directory: Path | None, goes_on: bool) -> str | None:
+    made = make_directory(job, run_directory, goes_on=goes_on)
     return None if made is None else str(made)
 
 

@@ -25,7 +25,9 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
     if not quiet:
         emulated = job.device.kind == "emulated"
         loss = "" if emulated else f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in "
-        console.print(f"{loss}{outcome.steps} {'emulated ' if emulated else ''}steps", highlight=False)
+        done = outcome.steps - outcome.first_step
+        after = f" after the first {outcome.first_step}" if outcome.first_step else ""
+        console.print(f"{loss}{done} {'emulated ' if emulated else ''}steps{after}", highlight=False)
         if outcome.evaluations:
             console.print(_evaluations(outcome), highlight=False)
     if outcome.diverged:
@@ -37,7 +39,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
     if outcome.stopped_by:
         console.print(
             f"stopped on all ranks after step {outcome.steps} of {job.run.steps} by {outcome.stopped_by}; "
-            "no checkpoint is configured, so a new start begins with the first step",
+            f"{_how_to_go_on(job, outcome)}",
             soft_wrap=True,
             highlight=False,
         )
@@ -46,6 +48,8 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
             _report(outcome, directory, console, quiet)
         except Exception as error:  # the training is done and saved; nothing here may make it look failed
             console.print(f"the report could not be made ({error}); try `hpcpipe analyze {directory}`", soft_wrap=True)
+    if not quiet and outcome.checkpoint is not None:
+        console.print(f"checkpoint     {outcome.checkpoint}", soft_wrap=True, highlight=False)
     if not quiet:
         console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
 
@@ -56,6 +60,14 @@ def _evaluations(outcome: Outcome) -> str:
     return what if first == last else f"{what}, {begin:.4f} after step {first}"
 
 
+def _how_to_go_on(job: "Job", outcome: Outcome) -> str:
+    if not job.checkpoint.on:
+        return "no checkpoint is configured, so a new start begins with the first step"
+    if outcome.checkpoint is None:
+        return "there is no checkpoint, so a new start begins with the first step"
+    return f"to go on: --resume {outcome.checkpoint} (a requeued job does so by itself)"
+
+
 def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) -> None:
     run = open_run(directory)
     table = render_text(summarize(run))
@@ -64,7 +76,7 @@ def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) ->
     if outcome.evaluations:
         text.write(_evaluations(outcome) + "\n")
     write_whole(directory / "report.txt", text.getvalue())
-    middle = max(0, outcome.steps // 2 - 1)
+    middle = max(outcome.first_step, (outcome.first_step + outcome.steps) // 2 - 1)
     steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))
     pictures = [directory / "gantt.png", directory / "gantt.svg"]
     for picture in pictures:

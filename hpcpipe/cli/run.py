@@ -13,6 +13,7 @@ Examples:
   hpcpipe run jobs/quickstart.toml
   hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.in_flight=2x
   hpcpipe run jobs/quickstart.toml --replay runs/quickstart/latest
+  hpcpipe run job.toml --resume auto
   srun hpcpipe run job.toml
 """
 
@@ -30,6 +31,12 @@ Examples:
     metavar="RUN",
     help="Run the tasks in the order that the event log of RUN holds.",
 )
+@click.option(
+    "--resume",
+    metavar="auto|PATH",
+    help="Go on from a checkpoint: PATH, or the newest good one of this run directory or job. A Slurm job that was "
+    "requeued does so by itself.",
+)
 @click.option("--dry-run", is_flag=True, help="Show stages, caps and sizes; start nothing.")
 @click.option("--quiet", is_flag=True, help="Show neither progress nor report.")
 def run(
@@ -38,6 +45,7 @@ def run(
     ranks: int | None,
     run_dir: Path | None,
     replay: Path | None,
+    resume: str | None,
     dry_run: bool,
     quiet: bool,
 ) -> None:
@@ -72,6 +80,10 @@ def run(
         except ReplayError as error:
             click.echo(f"hpcpipe: {error}; nothing was started", err=True)
             sys.exit(ExitCode.INPUT)
+    if replay is not None and resume is not None:
+        if speaks:
+            click.echo("hpcpipe: --replay begins with the first step, so it cannot go with --resume", err=True)
+        sys.exit(ExitCode.INPUT)
     if dry_run:
         if speaks:
             from hpcpipe.cli.layout import print_layout
@@ -82,12 +94,18 @@ def run(
         from hpcpipe.cli.rank import run_rank
         from hpcpipe.cluster.starting import leave_exit_code
 
-        code = run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay)
+        code = run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay, resume=resume)
         if speaks:
             leave_exit_code(code)
         sys.exit(code)
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
     words += [] if replay is None else ["--replay", str(replay)]
+    from hpcpipe.cli.resume import find_alone, goes_on, is_done
     from hpcpipe.cli.start import start_ranks
 
-    sys.exit(start_ranks(job, [*words, *(["--quiet"] if quiet else [])], run_dir))
+    start = find_alone(job, resume, run_dir)
+    if is_done(job, start, speaks=True):
+        sys.exit(ExitCode.DONE)
+    words += [] if start is None else ["--resume", str(start.folder)]
+    words += ["--quiet"] if quiet else []
+    sys.exit(start_ranks(job, words, run_dir, goes_on=goes_on(job, resume, run_dir, start)))

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcpipe.job import (
+    checkpoint_checks,
     checks,
     data_checks,
     explain,
@@ -148,7 +149,15 @@ class _Reading:
 
     def check(self, job: Job, ranks: int | None) -> None:
         """Run every rule whose values are right; a problem of a value that is a default points to a written one."""
-        rules = (checks, data_checks, vision_checks, schedule_checks, tensor_checks, slurm_checks)
+        rules = (
+            checks,
+            data_checks,
+            vision_checks,
+            schedule_checks,
+            tensor_checks,
+            checkpoint_checks,
+            slurm_checks,
+        )
         for check in (check for module in rules for check in module.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
                 continue

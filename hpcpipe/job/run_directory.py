@@ -1,6 +1,7 @@
 """Where a run keeps what it leaves: `runs/<job name>/<id>/`, made once, with `latest` pointing to the newest."""
 
 import os
+import shutil
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
@@ -20,6 +21,16 @@ def make_run_directory(base: Path, name: str, *, job_id: str | None, restart: in
             path.mkdir(parents=True)
             return path
     raise AssertionError("unreachable")
+
+
+def continue_run_directory(path: Path) -> None:
+    """Prepare the directory of a run that goes on in it: put its event log aside, remove what tells how it ended."""
+    events = path / "events"
+    if events.exists():
+        events.rename(next(aside for n in count() if not (aside := path / f"events.{n}").exists()))
+    for name in ("failures", "hang"):
+        shutil.rmtree(path / name, ignore_errors=True)
+    (path / "ranks.json").unlink(missing_ok=True)
 
 
 def point_latest(path: Path) -> None:

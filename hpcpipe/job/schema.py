@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from hpcpipe.job import values
+from hpcpipe.job.checkpoint import Checkpoint
 from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, Samples, SyntheticData, Text, Tokens
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
@@ -195,6 +196,7 @@ class Job(Section):
     device: Device | Emulated = Device()
     variability: Variability = Variability()
     events: Events = Events()
+    checkpoint: Checkpoint = Checkpoint()
     slurm: Slurm = Slurm()
 
     _folder: Path = PrivateAttr(default=Path())
@@ -319,6 +321,7 @@ TABLES: dict[str, type[Section]] = {
     "device": Device,
     "variability": Variability,
     "events": Events,
+    "checkpoint": Checkpoint,
     "slurm": Slurm,
 }
 """The sections by the name of their table."""

@@ -82,7 +82,7 @@ class Block(nn.Module):
                 attended = torch.cat([attend(*part) for part in parts], dim=2)
             else:
                 attended = attend(query, key, content)
-        return attended.transpose(1, 2).reshape(batch, sequence, -1)
+        return attended.transpose(1, 2).flatten(2)
 
     def _drop(self, value: torch.Tensor) -> torch.Tensor:
         return functional.dropout(value, self._dropout, self.training)

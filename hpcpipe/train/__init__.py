@@ -6,6 +6,7 @@ from hpcpipe.train.layout import Layout
 from hpcpipe.train.metrics import StepMetrics
 from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay, read_replay
+from hpcpipe.train.resume import choose_together
 from hpcpipe.train.trainer import Origin, Outcome, Reporter, train
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Reporter",
     "StepMetrics",
     "UserCodeError",
+    "choose_together",
     "read_replay",
     "train",
 ]

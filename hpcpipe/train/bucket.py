@@ -49,6 +49,11 @@ class Bucket:
         The ranks of this pipeline whose stages hold further uses, this one included; None if there is no other.
     types
         What is computed in, and what gradients travel in between replicas; between stages it is fp32.
+
+    Attributes
+    ----------
+    shard
+        The part of `values` that this rank updates; `shard_parameter` is what `optimizer` updates.
     """
 
     def __init__(
@@ -86,9 +91,10 @@ class Bucket:
         self._gradient = self._sum[shard]
         self._shard = values[shard]
         self._master = self._shard if types.compute == torch.float32 else whole[part][shard].clone()
-        parameter = torch.nn.Parameter(self._master)
+        self.uses, self.shard = uses, slice(part.start + shard.start, part.start + shard.stop)
+        self.shard_parameter = parameter = torch.nn.Parameter(self._master)
         parameter.grad = self._gradient
-        self._optimizer = make_optimizer(parameter, uses[0][0].ndim >= 2)
+        self.optimizer = make_optimizer(parameter, uses[0][0].ndim >= 2)
         self._phases: list[Callable[[], list[CollectiveBucket]]] = []
         self._running: list[CollectiveBucket] = []
         self.square_norm = 0.0
@@ -129,8 +135,8 @@ class Bucket:
         """Take one optimizer step on this rank's shard with its gradient times `factor`."""
         if factor != 1.0:
             self._gradient.mul_(factor)
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._optimizer.step()
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
         if self._master is not self._shard:
             self._shard.copy_(self._master)
 
@@ -165,7 +171,7 @@ class Bucket:
             each.free()
 
     def _states(self) -> dict[str, torch.Tensor]:
-        (state,) = self._optimizer.state.values() or ({},)
+        (state,) = self.optimizer.state.values() or ({},)
         states = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         return states if self._master is self._shard else {**states, MASTER: self._master}
 

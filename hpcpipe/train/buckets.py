@@ -115,6 +115,11 @@ class FusionBuckets:
         return len(self._buckets)
 
     @property
+    def members(self) -> Sequence[Bucket]:
+        """The buckets by number."""
+        return self._buckets
+
+    @property
     def square_norm(self) -> float:
         """The squared norm of this rank's shards of the step's gradient before clipping; a tied one counts once."""
         return self._square() / self._measured_under**2

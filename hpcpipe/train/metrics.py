@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+METRICS = "metrics.jsonl"
+
 
 class StepMetrics(NamedTuple):
     """What is known of a step on all ranks. `loss` is the mean over the global batch's tokens, whatever the layout.

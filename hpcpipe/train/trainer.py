@@ -7,13 +7,14 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from hpcpipe.checkpoint import Resume
 from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
@@ -43,12 +44,17 @@ from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.guard import NonFiniteGuard
+from hpcpipe.train.history import carry_metrics
 from hpcpipe.train.layout import Layout
-from hpcpipe.train.metrics import MetricsFile, MetricsSink, StepMetrics
+from hpcpipe.train.metrics import METRICS, MetricsFile, MetricsSink, StepMetrics
 from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay
+from hpcpipe.train.saving import Saving
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
+
+_OWN_ENTRIES = 5
+"""What each rank tells of a step itself: loss, squared norm, faulty log, held-out loss and how much that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class Origin:
 class Outcome:
     """How a training ended, the same on all ranks: the exit code, and the losses of the first and the last step.
 
-    `stopped_by` names the signals that ended it before its last step, `diverged` where a NaN or infinity arose;
+    `steps` counts those that are done, `first_step` of them by earlier starts. `stopped_by` names the signals that
+    ended it before its last step, `diverged` is where a NaN or infinity arose, `checkpoint` the newest whole one.
     `evaluations` are the losses over what is held out, each with the number of steps done before it.
     """
 
@@ -75,6 +82,8 @@ class Outcome:
     stopped_by: str = ""
     diverged: str = ""
     evaluations: tuple[tuple[int, float], ...] = ()
+    first_step: int = 0
+    checkpoint: Path | None = None
 
 
 class Reporter(Protocol):
@@ -103,11 +112,13 @@ def train(
     replay: Replay | None = None,
     before_step: Callable[[int, Rank], None] = lambda _step, _rank: None,
     early: StopWish | None = None,
+    resume: Resume | None = None,
 ) -> Outcome:
     """Train on this rank (collective over the world).
 
-    With `replay` the tasks run in its order. `reporter` is asked on rank 0 only; `before_step` is called on every
-    rank, for tests that look at a rank or disturb it. What `early` has noted before is a wish to stop as well.
+    With `replay` the tasks run in its order, with `resume` from its step on. `reporter` is asked on rank 0 only;
+    `before_step` is called on every rank, for tests that look at a rank or disturb it. What `early` has noted before
+    is a wish to stop as well.
 
     Raises
     ------
@@ -136,7 +147,7 @@ def train(
             if replay is not None:
                 layout = replace(layout, held=replay.held)
             mesh = Mesh(world.comm, **sizes)
-            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay, wish)
+            loop = _Loop(job, layout, mesh, world, run_directory, origin, reporter, cleanup, replay, wish, resume)
             outcome = loop.run(before_step)
             loop.finish()
     return outcome
@@ -155,10 +166,14 @@ class _Loop:
         cleanup: ExitStack,
         replay: Replay | None,
         wish: StopWish,
+        resume: Resume | None,
     ) -> None:
         cleanup.callback(self.close_files)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
         self._emulated = job.device.kind == "emulated"
+        self._resume, self._first = resume, 0 if resume is None else resume.step
+        if resume is not None:
+            origin = replace(origin, restart=max(origin.restart, resume.manifest.restarts + 1))
         device = make_device(job, sharing_ranks=mesh.sharing_ranks)
         poll: str = job.comm.poll
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
@@ -207,7 +222,17 @@ class _Loop:
         if self._log.writer is not None and replay is not None:
             self._log.writer.decision(0, "order", f"replayed from {replay.source}")
         self._wish = wish
-        entries = 5 + len(wish.came) + self.rank.source.entries
+        self._saving = Saving.of(
+            job,
+            layout,
+            self.rank,
+            world=world,
+            run_directory=run_directory,
+            origin=origin,
+            resume=resume,
+            recorder=self._log.recorder,
+        )
+        entries = _OWN_ENTRIES + len(wish.came) + self._saving.entries + self.rank.source.entries
         self._ledger = Ledger(mesh.world, entries=entries, waiting=waiting)
         self._phase = "before a step"
         self._watchdog = Watchdog(
@@ -220,32 +245,53 @@ class _Loop:
         )
         self._losses: list[float] = []
         self._evaluations: list[tuple[int, float]] = []
-        self._finite, self._stops = True, wish.came
+        self._finite, self._stops = True, (0.0,) * len(wish.came)  # what came to this rank alone does not count
         if self._reporter is not None:
             self._reporter.begin(layout)
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
         """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
         times: list[StepTimes] = []
-        for step in range(self._job.run.steps):
+        for step in range(self._first, self._job.run.steps):
             before_step(step, self.rank)
             self._phase = "step"
             self._scales.append(self.rank.scale.value)
             times.append(self.rank.engine.run_step(step))
             goes_on = self._look(step)
             self._settle(times)
+            if goes_on:
+                self._saving.after_step(step + 1)
             own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
-            self._ledger.post([*own, *self._wish.came, *self.rank.source.row()])
-            if (
-                not goes_on or not self._finite or any(self._stops)
-            ):  # the same on all ranks, as it comes from sums over them
+            self._ledger.post([*own, *self._wish.came, *self._saving.row(), *self.rank.source.row()])
+            if not goes_on or not self._finite or any(self._stops):  # the same on all ranks, from sums over them
                 break
         self._settle(times)
-        steps = len(self._losses)
+        steps = self._first + len(self._losses)
         stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
         code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
-        reason, evaluations = self._guard.reason, tuple(self._evaluations)
-        return Outcome(code, self._losses[0], self._losses[-1], steps, stopped_by, reason, evaluations)
+        self._phase = "saving"
+        self._saving.finish(steps, self._exchange, finite=self._finite, stopped=bool(stopped_by))
+        losses = self._losses or [math.nan]
+        return Outcome(
+            code,
+            losses[0],
+            losses[-1],
+            steps,
+            stopped_by,
+            diverged=self._guard.reason,
+            evaluations=tuple(self._evaluations),
+            first_step=self._first,
+            checkpoint=self._saving.newest,
+        )
+
+    def _exchange(self, row: Sequence[float]) -> Sequence[float]:
+        """Sum what the saving needs over the ranks, where there is no step whose sums could carry it."""
+        before = _OWN_ENTRIES + len(self._wish.came)
+        self._ledger.post([*[0.0] * before, *row, *[0.0] * self.rank.source.entries])
+        sums = self._ledger.take()
+        assert sums is not None
+        self.rank.engine.progress += self._saving.moved()
+        return sums[before : before + len(row)]
 
     def finish(self) -> None:
         """End together: free what MPI holds, compare clocks once more, stop watching."""
@@ -279,7 +325,10 @@ class _Loop:
     def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
         write_whole(run_directory / "job.toml", self._job.to_toml())
         write_whole(run_directory / "environment.json", _json(environment))
-        self._metrics.append(MetricsFile(run_directory / "metrics.jsonl"))
+        source = run_directory if self._resume is None else self._resume.run
+        if source is not None:
+            carry_metrics(source, run_directory, self._first)
+        self._metrics.append(MetricsFile(run_directory / METRICS))
         if self._job.run.tensorboard:
             from hpcpipe.train.tensorboard import TensorBoard
 
@@ -322,10 +371,10 @@ class _Loop:
         self._phase = "between steps"
         if sums is None:
             return
-        step = len(self._losses)
+        step = self._first + len(self._losses)
         loss, square_norm, faulty_logs, held_out, held_out_count, *rest = sums
-        wishes = len(self._wish.came)
-        self.rank.source.take(rest[wishes:])
+        wishes, entries = len(self._wish.came), self._saving.entries
+        self.rank.source.take(rest[wishes + entries :])
         if self._emulated:
             loss = square_norm = math.nan
         skipped = step in self._guard.skipped
@@ -334,6 +383,7 @@ class _Loop:
         self._losses.append(loss)
         if held_out_count:
             self._evaluations.append((step + 1, held_out / held_out_count))
+        taken = times[len(self._losses) - 1]
         settings = self._job.schedule
         metrics = StepMetrics(
             step=step,
@@ -341,17 +391,19 @@ class _Loop:
             grad_norm=math.sqrt(square_norm) if square_norm >= 0 else math.nan,
             lr=self._rate(step),
             tokens=tokens_per_step(self._job, step),
-            step_ns=times[step].end - times[step].begin,
+            step_ns=taken.end - taken.begin,
             hint=settings.hint,
             k=self._layout.schedule.k or 0,
             dispatch=self._dispatch,
-            loss_scale=self._scales[step],
+            loss_scale=self._scales[len(self._losses) - 1],
             skipped=skipped,
             eval_loss=held_out / held_out_count if held_out_count else None,
         )
-        self._write(metrics, times[step])
+        self._write(metrics, taken)
         if self._log is not None:
             self._log.note_faulty(faulty_logs)
+        sound = self._finite and (skipped or math.isfinite(square_norm))
+        self._saving.take(rest[wishes : wishes + entries], sound=sound)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None and (writer := self._log.writer) is not None:

@@ -81,7 +81,7 @@ def test_the_norm_of_a_tied_gradient_counts_it_once_and_its_optimizer_state_is_k
 
 
 def _state_size(bucket):
-    (state,) = bucket._optimizer.state.values()
+    (state,) = bucket.optimizer.state.values()
     return state["exp_avg"].numel()
 
 

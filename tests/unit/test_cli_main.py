@@ -80,7 +80,7 @@ sys.exit(f"imported {loaded}" if loaded else 0)
     [
         (["valdate", "x.toml"], "did you mean 'validate'?"),
         (["job.toml"], "to train it: hpcpipe run job.toml"),
-        (["frobnicate"], "there are run, validate, submit, simulate, analyze, bench, doctor"),
+        (["frobnicate"], "there are run, validate, submit, simulate, analyze, bench, checkpoint, doctor"),
         (["validate"], "Missing argument"),
         (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
     ],
