@@ -154,6 +154,7 @@ class Engine:
         self._flags = flags
         self._step = -1
         self.progress = self.turns = 0
+        self._stuck = -1
         self._received: dict[Task, Arrival] = {}
         self._handed: dict[Task, Any] = {}
         self._early: list[tuple[Task, Arrival]] = []
@@ -172,6 +173,8 @@ class Engine:
             self._poll()
             if self._running is not None:
                 self._look(*self._running)
+            elif self.progress == self._stuck:  # nothing has come since nothing could run
+                self._waiting.idle(self._mailbox.due)
             elif (choice := plan.choose()) is not None:
                 self._start(choice)
             else:
@@ -355,6 +358,7 @@ class Engine:
 
     def _idle(self) -> None:
         reason = self._plan.idle()
+        self._stuck = self.progress
         if self._wait is None or self._wait.reason is not reason:
             self._end_wait()
             self._wait = _Wait(reason, now())
