@@ -17,6 +17,7 @@ from hpcpipe.plan import Kind, OnlineProfile, Schedule, gather
 from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.simulate import Scenario, SimulatedStep, simulate_run
 from hpcpipe.simulate.costs import emulated_costs
+from hpcpipe.simulate.run import Messages
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -67,14 +68,17 @@ def emulated_job(folder: Path, overrides: list[str]) -> Job:
     return load_job(path, overrides)
 
 
-def predicted(job: Job) -> Steps:
-    """Simulate each step of a job by itself, as if nothing but its drawn times and delays took time."""
+def predicted(job: Job, messages: Messages | None = None) -> Steps:
+    """Simulate each step of a job by itself, as if nothing but its drawn times and delays took time.
+
+    `messages`, if given, are how long messages take instead of the job's drawn delays.
+    """
     costs, schedule = emulated_costs(job), schedule_of(job)
     learning = _Learning(schedule) if schedule.hint in FAMILIES and FAMILIES[schedule.hint].profiled else None
     done: list[SimulatedStep] = []
     for number in range(job.run.steps):
         now = schedule if learning is None else learning.schedule
-        run = simulate_run(Scenario(now, costs.times, costs.messages), [number])
+        run = simulate_run(Scenario(now, costs.times, messages or costs.messages), [number])
         done += run.steps
         if learning is not None:
             learning.take(run.steps[0])

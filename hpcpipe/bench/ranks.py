@@ -22,6 +22,10 @@ RESULT_VARIABLE = "HPCPIPE_BENCH_RESULT"
 _LOOK_EVERY_S = 0.2
 
 
+class CannotRunError(RuntimeError):
+    """This machine cannot run a benchmark; the message says why and what to do."""
+
+
 def run_on_ranks(
     name: str,
     work: Callable[[Callable[[], object]], BenchTable | None],
@@ -60,7 +64,7 @@ def run_on_ranks(
     with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder:
         result = Path(folder) / "table.json"
         command = [sys.executable, "-m", "hpcpipe", "bench", name, *words]
-        with _pieces_passed_on(result, progress):
+        with pieces_passed_on(result, progress):
             code = launch(command, ranks, Path(folder), {RESULT_VARIABLE: str(result)})
         if code != 0:
             sys.exit(code)
@@ -82,7 +86,9 @@ def _note_pieces(result: Path) -> Callable[[], object]:
 
 
 @contextmanager
-def _pieces_passed_on(result: Path, progress: Callable[[], object]) -> Iterator[None]:
+def pieces_passed_on(result: Path, progress: Callable[[], object]) -> Iterator[None]:
+    """Call `progress` for every piece that the ranks, which write their table to `result`, have done."""
+
     ended = threading.Event()
 
     def watch() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcpipe.bench import BENCHES
+from hpcpipe.bench.ranks import CannotRunError
 
 if TYPE_CHECKING:
     from hpcpipe.bench.table import BenchTable, Cell, Column
@@ -36,7 +37,10 @@ def bench(name: str, steps: int | None, ranks: int | None, quick: bool, as_json:
             raise click.UsageError(f"the benchmark {name} does not take --{key}")
     with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=None)
-        table = run(**options, progress=lambda: bar.advance(task))
+        try:
+            table = run(**options, progress=lambda: bar.advance(task))
+        except CannotRunError as error:
+            raise click.ClickException(str(error)) from None
     if table is None:  # a rank that is not the first
         return
     if as_json:
