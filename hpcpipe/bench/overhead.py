@@ -35,7 +35,9 @@ Round = tuple[float, float]  # of one step: wall µs of the slowest rank, CPU µ
 
 def run(*, steps: int = STEPS, ranks: int = RANKS, progress: Callable[[], object] = lambda: None) -> BenchTable | None:
     """Measure on so many ranks, or on those that a launcher has started; None on all of them but the first."""
-    return run_on_ranks("overhead", partial(_work, steps), ranks=ranks, words=["--steps", str(steps)], progress=progress)
+    return run_on_ranks(
+        "overhead", partial(_work, steps), ranks=ranks, words=["--steps", str(steps)], progress=progress
+    )
 
 
 def _work(steps: int, progress: Callable[[], object]) -> BenchTable | None:

@@ -148,7 +148,8 @@ def make_schedule(
 
     device = torch.device("cpu")
     made = [
-        PipelineStage(module, virtual, virtual_stages, device, input_args=(example,)) for virtual, module, example in parts
+        PipelineStage(module, virtual, virtual_stages, device, input_args=(example,))
+        for virtual, module, example in parts
     ]
     schedule: Any
     if kind == "1f1b":
