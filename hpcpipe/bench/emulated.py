@@ -1,6 +1,6 @@
 """Run a job on emulated devices step by step, each from a common start, beside what the simulator says of its steps.
 
-Tasks only take their time; ranks, messages, the runtime and its log are real. Which jobs are compared is not known here.
+Tasks only take their time; ranks, messages, runtime and log are real. Which jobs are compared is not known here.
 """
 
 import time

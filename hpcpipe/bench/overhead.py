@@ -268,7 +268,8 @@ def _table(world: "World", steps: int, rows: list[Row]) -> BenchTable:
         ),
         rows=rows,
         notes=(
-            f"median of {steps} steps of both, in turns; the slowest rank; {world.mpi_library}, torch {torch.__version__}",
+            f"median of {steps} steps of both, in turns; the slowest rank; {' '.join(world.mpi_library.split())}, "
+            f"torch {torch.__version__}",
             "wall: the step over 2 x micro-batches; CPU: the same of the process, its waiting included",
             "own CPU: without the stage's forward and backward and without waits: poll, choose, post, log",
             "torch: torch.distributed.pipelining's Schedule1F1B over gloo; torch x: how many times our wall time",

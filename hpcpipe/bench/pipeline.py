@@ -1,4 +1,4 @@
-"""Schedules in real runs on emulated devices: speed over fixed 1F1B on the same draws, with the memory of each beside it.
+"""Schedules in real runs on emulated devices: speed over fixed 1F1B on the same draws, with the memory of each.
 
 Each step starts together on all ranks, so it compares with the simulator's, and with torch.distributed.pipelining's.
 """

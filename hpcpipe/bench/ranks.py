@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class CannotRunError(RuntimeError):
-    """This machine cannot run a benchmark; the message says why and what to do."""
+    """A benchmark that cannot run on this machine; the message says why and what to do."""
 
 
 def run_on_ranks(
@@ -88,7 +88,6 @@ def _note_pieces(result: Path) -> Callable[[], object]:
 @contextmanager
 def pieces_passed_on(result: Path, progress: Callable[[], object]) -> Iterator[None]:
     """Call `progress` for every piece that the ranks, which write their table to `result`, have done."""
-
     ended = threading.Event()
 
     def watch() -> None:

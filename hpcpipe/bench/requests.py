@@ -1,4 +1,4 @@
-"""Persistent receives, as the runtime posts them, beside plain nonblocking ones: a ring of messages in the same pattern.
+"""Persistent receives, as the runtime posts them, beside plain nonblocking ones: messages around a ring.
 
 Each rank keeps some receives posted for its left neighbour, sends to its right one, and looks with Testsome.
 """
@@ -51,7 +51,7 @@ def _work(steps: int, progress: Callable[[], object]) -> BenchTable | None:
         progress()
     if comm.rank > 0:
         return None
-    library = MPI.Get_library_version().strip("\x00").splitlines()[0].strip()
+    library = " ".join(MPI.Get_library_version().strip("\x00").splitlines()[0].split())
     return BenchTable(
         name="requests",
         title=f"microseconds a message between {comm.size} ranks: persistent and plain nonblocking receives",
@@ -65,7 +65,7 @@ def _work(steps: int, progress: Callable[[], object]) -> BenchTable | None:
         ),
         rows=rows,
         notes=(
-            f"{library}; median of {steps} rounds of {MESSAGES} messages in turns, {SLOTS} receives posted; the slowest",
+            f"{library}; median of {steps} rounds of {MESSAGES} messages in turns, slowest rank; {SLOTS} receives at a time",
             "CPU x: how many times the CPU time of persistent receives plain ones take; sends are plain in both",
         ),
     )

@@ -165,9 +165,9 @@ def _table(world: "World", counted: int, rows: list[Row]) -> BenchTable:
         ),
         rows=rows,
         notes=(
-            f"{counted} steps, each from a common start; {world.mpi_library} over TCP, torch over gloo",
+            f"{counted} steps, each from a common start; {' '.join(world.mpi_library.split())} over TCP, torch over gloo",
             f"links: veth with a token bucket of {RATE}, burst 512 kB, both ways at once; devices are emulated",
-            "simulated: a message takes 8.4 ms of its link, which carries one at a time each way, and stages compute on",
+            "simulated: a message has its link for 8.4 ms, one at a time each way, and stages compute on",
             "in flight, stash: most micro-batches of a stage without backward, and without weight gradient",
         ),
     )

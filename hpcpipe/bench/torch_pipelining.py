@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.bench.emulated import meet
 from hpcpipe.job import Job
-from hpcpipe.job.planned import schedule_of
 from hpcpipe.plan import Kind, Task
 from hpcpipe.plan.hints.table import write_table
 from hpcpipe.simulate.costs import emulated_costs
@@ -71,7 +69,7 @@ def _own_address(world: "World") -> str:
 def emulated_steps(job: Job, world: "World") -> tuple[float, ...] | None:
     """Run the steps of an emulated job with torch; return each one's ms on rank 0 (collective).
 
-    The job's hint must be one of `NAMES`. Only the draws and the order are the job's; messages of the same size, float32.
+    The job's hint must be one of `NAMES`. Draws, order and the size of messages are the job's; what they hold is zeros.
     """
     from hpcpipe.job.schema import Emulated
 
@@ -202,7 +200,7 @@ def _sleeping(duration: Callable[[int, Kind, int], int], microbatches: int, *, f
             self.begin(0)
 
         def begin(self, step: int) -> None:
-            """Start a step: micro-batches come in their order, in the first step after one that only shows its shape."""
+            """Start a step: micro-batches come in order, in the first step after one that only shows its shape."""
             self.number, self.microbatch = step, 0
 
         def forward(self, value: "Tensor") -> "Tensor":

@@ -1,4 +1,4 @@
-"""The benchmarks on emulated devices: their simulations against closed forms, and the tasks that torch's modules sleep."""
+"""Benchmarks on emulated devices: their simulations against closed forms, and the tasks that torch's modules sleep."""
 
 import pytest
 import torch
