@@ -65,7 +65,7 @@ def _work(steps: int, progress: Callable[[], object]) -> BenchTable | None:
         ),
         rows=rows,
         notes=(
-            f"{library}; median of {steps} rounds of {MESSAGES} messages in turns, slowest rank; {SLOTS} receives at a time",
+            f"{library}; median of {steps} rounds of {MESSAGES} messages, in turns; slowest rank; {SLOTS} slots",
             "CPU x: how many times the CPU time of persistent receives plain ones take; sends are plain in both",
         ),
     )

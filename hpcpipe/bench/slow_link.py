@@ -150,6 +150,10 @@ def _job(folder: Path, case: Case, stages: int, steps: int) -> Job:
     return emulated_job(folder, [*overrides, *(each.format(twice=2 * stages) for each in case.overrides())])
 
 
+def _squeezed(words: str) -> str:
+    return " ".join(words.split())
+
+
 def _table(world: "World", counted: int, rows: list[Row]) -> BenchTable:
     return BenchTable(
         name="slow-link",
@@ -165,7 +169,7 @@ def _table(world: "World", counted: int, rows: list[Row]) -> BenchTable:
         ),
         rows=rows,
         notes=(
-            f"{counted} steps, each from a common start; {' '.join(world.mpi_library.split())} over TCP, torch over gloo",
+            f"{counted} steps, each from a common start; {_squeezed(world.mpi_library)} over TCP, torch over gloo",
             f"links: veth with a token bucket of {RATE}, burst 512 kB, both ways at once; devices are emulated",
             "simulated: a message has its link for 8.4 ms, one at a time each way, and stages compute on",
             "in flight, stash: most micro-batches of a stage without backward, and without weight gradient",
