@@ -162,7 +162,7 @@ class _Ours:
             recorder=self._log,
             waiting=meter.waiting,
             number=stage,
-            make_plan=lambda _step: schedule.stage_plan(stage),
+            make_plan=lambda _step, _gathering: schedule.stage_plan(stage),
         )
 
     def step(self, number: int) -> None:

@@ -123,7 +123,7 @@ def _measure(world: "World", steps: int, quick: bool, progress: Callable[[], obj
     chosen = {name: models for name, models in rows.items() if not quick or name in QUICK_ROWS}
     warm_up = min(WARM_UP, steps - 1)
     with_torch = torch_pipelining.available()
-    results: dict[tuple[str, str], tuple[Steps, Steps]] = {}
+    results: dict[tuple[str, Case], tuple[Steps, Steps]] = {}
     plan = [(name, case) for name in chosen for case in cases_of(name, quick=quick, torch=with_torch)]
     plan.sort(key=lambda pair: pair[1].torch)  # ours first, before torch's threads and buffers are there
     with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as own:

@@ -45,12 +45,13 @@ def process_group(world: "World") -> Iterator[None]:
     """Join the ranks in a gloo process group (collective); the addresses come from rank 0 over MPI."""
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore
 
     torch.set_num_threads(1)
     with socket.socket() as listener:
         listener.bind(("", 0))
         address = world.share([_own_address(world), listener.getsockname()[1]] if world.rank == 0 else None)
-    store = dist.TCPStore(address[0], address[1], world.size, world.rank == 0, timeout=_PATIENCE)
+    store = TCPStore(address[0], address[1], world.size, world.rank == 0, timeout=_PATIENCE)
     dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size, timeout=_PATIENCE)
     try:
         yield
@@ -145,7 +146,7 @@ def make_schedule(
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     device = torch.device("cpu")
-    made = [
+    made: list[Any] = [
         PipelineStage(module, virtual, virtual_stages, device, input_args=(example,))
         for virtual, module, example in parts
     ]
@@ -189,7 +190,7 @@ def _sleeping(duration: Callable[[int, Kind, int], int], microbatches: int, *, f
             return value.view_as(value)
 
         @staticmethod
-        def backward(ctx: Any, gradient: "Tensor") -> "tuple[Tensor, None]":  # type: ignore[override]
+        def backward(ctx: Any, gradient: "Tensor") -> "tuple[Tensor, None]":
             time.sleep(ctx.due * 1e-9)
             return gradient.contiguous(), None  # that of a sum is expanded, which gloo refuses to send
 
