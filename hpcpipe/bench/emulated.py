@@ -4,12 +4,14 @@ Tasks only take their time; ranks, messages, runtime and log are real. Which job
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcpipe.device import Emulated, Finished
 from hpcpipe.events import RankLog, open_run
 from hpcpipe.job import Job, load_job
 from hpcpipe.job.planned import schedule_of
@@ -119,10 +121,21 @@ def meet(comm: "MPI.Intracomm") -> None:
         time.sleep(_MEET_S)
 
 
-def measured(job: Job, world: "World", folder: Path) -> Steps | None:
+class Blocking(Emulated):
+    """A device whose tasks keep the calling thread, as computing on the CPU does, but not the core."""
+
+    def run(self, duration: int, output: memoryview | None = None) -> Finished:  # type: ignore[override]
+        """Be done with a task of `duration` ns."""
+        time.sleep(duration * 1e-9)
+        return Finished(output)
+
+
+def measured(
+    job: Job, world: "World", folder: Path, *, prepare: "Callable[[Rank], None]" = lambda _rank: None
+) -> Steps | None:
     """Run a job on all ranks, each step from a common start; None on all ranks but the first (collective).
 
-    `folder` must exist and be the same on all ranks.
+    `folder` must exist and be the same on all ranks; `prepare` is called on every rank before the first step.
     """
     from hpcpipe.runtime import Place
     from hpcpipe.train import Origin, train
@@ -130,7 +143,8 @@ def measured(job: Job, world: "World", folder: Path) -> Steps | None:
     stage = Place.of(world.rank, pipeline=job.parallel.pipeline, data=1, tensor=1).stage
 
     def start_together(step: int, rank: "Rank") -> None:
-        del step
+        if step == 0:
+            prepare(rank)
         rank.source.schedule.stage_plan(stage)  # orders from new measurements are made once, and kept
         meet(world.comm)
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hpcpipe.bench import torch_pipelining
-from hpcpipe.bench.emulated import Steps, emulated_job, measured, predicted
+from hpcpipe.bench.emulated import Blocking, Steps, emulated_job, measured, predicted
 from hpcpipe.bench.hosts import HEAD, Hosts, emulated_hosts, missing
 from hpcpipe.bench.pipeline import TORCH, Case
 from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
@@ -25,6 +25,7 @@ from hpcpipe.simulate import Link, LinkMessages
 
 if TYPE_CHECKING:
     from hpcpipe.runtime import World
+    from hpcpipe.train.rank import Rank
 
 RANKS = 4
 STEPS = 8
@@ -45,7 +46,13 @@ CASES = (
     Case("ready bfw, 2x", "bfw", "ready", ('schedule.in_flight="2x"', "schedule.stash={twice}")),
     Case("ready zb-h1, 2x", "zb-h1", "ready", ('schedule.in_flight="2x"', "schedule.stash={twice}")),
 )
-QUICK = ("fixed 1F1B", "ready bf, 2x", "ready bfw, 2x", "torch 1F1B")
+BUSY = (
+    Case("ready bf, 2x, busy", "bf", "ready", ('schedule.in_flight="2x"',)),
+    Case("the same, no pulse", "bf", "ready", ('schedule.in_flight="2x"',)),
+)
+"""Tasks keep the rank's thread, as computing on the CPU does; with and without the pulse that lets messages move."""
+
+QUICK = ("fixed 1F1B", "ready bf, 2x", "ready bfw, 2x", *(case.name for case in BUSY), "torch 1F1B")
 
 
 def run(
@@ -122,7 +129,7 @@ def _measure(world: "World", steps: int, quick: bool, progress: Callable[[], obj
         progress()
 
     with_torch = torch_pipelining.available()
-    cases = [case for case in (*CASES, *(TORCH if with_torch else ())) if not quick or case.name in QUICK]
+    cases = [case for case in (*CASES, *BUSY, *(TORCH if with_torch else ())) if not quick or case.name in QUICK]
     with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as own:
         shared = Path(world.share(own))
         jobs = {case: _job(Path(own), case, world.size, steps) for case in cases}
@@ -131,7 +138,7 @@ def _measure(world: "World", steps: int, quick: bool, progress: Callable[[], obj
             if world.rank == 0:
                 folder.mkdir()
             world.barrier()
-            held = measured(jobs[case], world, folder)
+            held = _run(case, jobs[case], world, folder)
             if held is not None:
                 add(case, jobs[case], held.ms, held)
         theirs = [case for case in cases if case.torch]
@@ -142,6 +149,26 @@ def _measure(world: "World", steps: int, quick: bool, progress: Callable[[], obj
                     if got is not None:
                         add(case, jobs[case], got, None)
     return _table(world, steps - warm_up, rows) if world.rank == 0 else None
+
+
+def _run(case: Case, job: Job, world: "World", folder: Path) -> Steps | None:
+    if case not in BUSY:
+        return measured(job, world, folder)
+    from hpcpipe.runtime import SyntheticStage, now
+    from hpcpipe.runtime.pulse import Pulse
+
+    pulse = Pulse() if case is BUSY[0] else None
+
+    def prepare(rank: "Rank") -> None:
+        assert isinstance(rank.stage, SyntheticStage)
+        rank.stage.device = Blocking(now)
+        if pulse is not None:
+            rank.engine.computing = pulse
+
+    got = measured(job, world, folder, prepare=prepare)
+    if pulse is not None:
+        pulse.close()
+    return got
 
 
 def _job(folder: Path, case: Case, stages: int, steps: int) -> Job:
@@ -172,6 +199,7 @@ def _table(world: "World", counted: int, rows: list[Row]) -> BenchTable:
             f"{counted} steps, each from a common start; {_squeezed(world.mpi_library)} over TCP, torch over gloo",
             f"links: veth with a token bucket of {RATE}, burst 512 kB, both ways at once; devices are emulated",
             "simulated: a message has its link for 8.4 ms, one at a time each way, and stages compute on",
+            "busy: tasks keep the rank's thread, as computing on the CPU does, and a second thread lets messages move",
             "in flight, stash: most micro-batches of a stage without backward, and without weight gradient",
         ),
     )

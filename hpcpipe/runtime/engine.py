@@ -6,7 +6,7 @@ all-gathers of a step end beside the next one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
@@ -122,6 +122,8 @@ class Engine:
         (step, buckets whose all-gather of the step before is still under way) -> the step's plan.
     flags
         What every task's event is marked with.
+    computing
+        Entered while the stage computes in this thread, so that messages can move meanwhile (pulse.py).
 
     Attributes
     ----------
@@ -142,7 +144,9 @@ class Engine:
         number: int,
         make_plan: Callable[[int, Collection[int]], StagePlan],
         flags: int = 0,
+        computing: AbstractContextManager[None] | None = None,
     ) -> None:
+        self.computing = computing or nullcontext()
         self._stage = stage
         self._mailbox = mailbox
         self._buckets = buckets
@@ -275,7 +279,8 @@ class Engine:
         else:
             arrival = self._received.get(task)
             received = self._handed.pop(task, None) if arrival is None else arrival.value
-            running = self._stage.start(self._step, task, received)
+            with self.computing:
+                running = self._stage.start(self._step, task, received)
         self._look(dispatched, running)
 
     def _look(self, dispatched: _Dispatched, running: Running) -> None:

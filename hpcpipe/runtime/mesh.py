@@ -55,7 +55,8 @@ class Place:
 class Mesh:
     """The communicators of one rank; collective over `world` at creation, freed by `free`.
 
-    `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use.
+    `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use,
+    `one_node` whether all ranks are on this node.
     """
 
     def __init__(self, world: "MPI.Intracomm", *, pipeline: int, data: int, tensor: int) -> None:
@@ -68,6 +69,7 @@ class Mesh:
         self.replicas = _split(world, place.stage * tensor + place.slice, place.replica)
         node = MPI.Intracomm(world.Split_type(MPI.COMM_TYPE_SHARED))
         self.sharing_ranks = _count_sharing(node)
+        self.one_node = bool(node.size == world.size)
         node.Free()
         for comm in self._communicators():
             comm.Set_errhandler(MPI.ERRORS_RETURN)

@@ -31,7 +31,7 @@ class SyntheticStage:
         duration: Callable[[int, Task], int],
         message_bytes: int,
     ) -> None:
-        self._device = device
+        self.device = device
         self._duration = duration
         self._output = memoryview(bytes(message_bytes))
         virtual = [placement.virtual(stage, chunk) for chunk in range(placement.chunks)]
@@ -47,7 +47,7 @@ class SyntheticStage:
         """Start a task on the device."""
         del received
         output = None if (task.kind, task.chunk) in self._ends else self._output
-        return self._device.run(self._duration(step, task), output)
+        return self.device.run(self._duration(step, task), output)
 
     def loss(self) -> float:
         """Return nothing that could be taken for a loss."""

@@ -3,19 +3,24 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from hpcpipe.device import Emulated
 from hpcpipe.events import FLAG_REPLAYED, EventWriter
 from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import Job
 from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
+from hpcpipe.runtime.pulse import Pulse
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.measured import schedule_source
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.work import make_work
 
 if TYPE_CHECKING:
-    from hpcpipe.device import Emulated
     from hpcpipe.device.cpu import Cpu
+
+
+_LARGE_MESSAGE = 1 << 16
+"""Bytes; what is smaller MPI sends at once, without asking the receiver."""
 
 
 class NoLog:
@@ -55,6 +60,9 @@ class Rank:
         self._repeats = False
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
+        self._pulse: Pulse | None = None
+        if not (isinstance(device, Emulated) or mesh.one_node) and layout.boundary_bytes >= _LARGE_MESSAGE:
+            self._pulse = Pulse()
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,
@@ -64,6 +72,7 @@ class Rank:
             number=mesh.place.stage,
             make_plan=self._plan,
             flags=0 if replay is None else FLAG_REPLAYED,
+            computing=self._pulse,
         )
 
     def repeat(self, step: int) -> None:
@@ -94,6 +103,8 @@ class Rank:
 
     def free(self) -> None:
         """Complete what is under way and free all requests (collective)."""
+        if self._pulse is not None:
+            self._pulse.close()
         self.engine.drain()
         self.mailbox.free()
         self.buckets.free()
