@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
+from hpcpipe.device.sleeping import sleep_precisely
 from hpcpipe.runtime.clock import now
 
 _SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
@@ -35,6 +36,8 @@ class Waiting:
     """
 
     def __init__(self, mode: str, *, longest_sleep: float = LONGEST_SLEEP) -> None:
+        if mode == "sleep":
+            sleep_precisely()
         self._mode = mode
         self._longest_sleep = longest_sleep
         self._spins = _SPINS[mode]
