@@ -26,6 +26,7 @@ def _document(tmp_path, name, *options):
     return document
 
 
+@pytest.mark.long
 def test_schedules_run_beside_their_simulation_and_torch_s_with_the_memory_that_their_caps_allow(tmp_path):
     document = _document(tmp_path, "pipeline", "--ranks", 2, "--steps", 2, "--quick")
     rows = {(row["variability"], row["schedule"]): row for row in document["rows"]}
@@ -54,6 +55,7 @@ def test_persistent_receives_stand_beside_plain_ones(tmp_path):
     assert all(row["its CPU"] > 0 and row["plain CPU"] > 0 for row in document["rows"])
 
 
+@pytest.mark.long
 def test_large_messages_cross_slow_links_between_emulated_hosts(tmp_path):
     if (reason := missing()) is not None:
         pytest.skip(reason)
