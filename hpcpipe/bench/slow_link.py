@@ -157,7 +157,7 @@ def _run(case: Case, job: Job, world: "World", folder: Path) -> Steps | None:
     from hpcpipe.runtime import SyntheticStage, now
     from hpcpipe.runtime.pulse import Pulse
 
-    pulse = Pulse() if case is BUSY[0] else None
+    pulse = Pulse(world.comm) if case is BUSY[0] else None
 
     def prepare(rank: "Rank") -> None:
         assert isinstance(rank.stage, SyntheticStage)

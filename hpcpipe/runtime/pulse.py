@@ -18,9 +18,15 @@ class Pulse:
 
     Where MPI may be called from one thread only it does nothing. The thread sleeps between its calls and looks at a
     flag, so that entering costs less than a microsecond.
+
+    Parameters
+    ----------
+    comm
+        Any communicator with other ranks; one of this rank alone would not make MPI look at the others' messages.
     """
 
-    def __init__(self, *, period_s: float = PERIOD_S) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, period_s: float = PERIOD_S) -> None:
+        self._comm = comm
         self._period_s = period_s
         self._busy = self._closed = False
         self.calls = 0
@@ -44,9 +50,8 @@ class Pulse:
             self._thread.join()
 
     def _run(self) -> None:
-        comm = MPI.COMM_SELF
         while not self._closed:
             time.sleep(self._period_s)
             if self._busy:
                 self.calls += 1
-                comm.Iprobe()  # nobody sends on it: the call only lets MPI do what is due
+                self._comm.Iprobe()  # whatever it finds stays: the call only lets MPI do what is due

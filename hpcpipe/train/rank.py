@@ -62,7 +62,7 @@ class Rank:
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
         self._pulse: Pulse | None = None
         if not (isinstance(device, Emulated) or mesh.one_node) and layout.boundary_bytes >= _LARGE_MESSAGE:
-            self._pulse = Pulse()
+            self._pulse = Pulse(mesh.world)
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,

@@ -35,7 +35,7 @@ def test_a_large_message_arrives_while_its_receiver_is_in_a_task(comm, tmp_path)
     sent = Path(World(comm).share(str(tmp_path / "sent")))
     inlets = [Inlet(Kind.F, 0, 0, 1)] if stage == 1 else []
     mailbox = Mailbox(mesh, inlets=inlets, payload_bytes=4 * NUMBERS, memory=Cpu(sharing_ranks=4))
-    pulse = Pulse()
+    pulse = Pulse(comm)
     comm.Barrier()
     if stage == 0:
         mailbox.send(1, Task(Kind.F, 0), torch.full((NUMBERS,), 3.0), step=0)
@@ -61,8 +61,7 @@ def test_a_large_message_arrives_while_its_receiver_is_in_a_task(comm, tmp_path)
 
 @pytest.mark.mpi(min_size=1)
 def test_a_pulse_calls_mpi_only_while_it_is_entered(comm):
-    del comm
-    pulse = Pulse(period_s=1e-4)
+    pulse = Pulse(comm, period_s=1e-4)
     time.sleep(0.02)
     assert pulse.calls == 0
     pulse.close()
