@@ -5,6 +5,7 @@ Every size is measured in turns, one call of each method after the other, so tha
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcpipe.bench.ranks import run_on_ranks
@@ -29,7 +30,7 @@ Call = Callable[[], object]
 def run(*, steps: int = STEPS, ranks: int = RANKS, progress: Callable[[], object] = lambda: None) -> BenchTable | None:
     """Measure on so many ranks, or on those that a launcher has started; None on all of them but the first."""
     words = ["--steps", str(steps)]
-    return run_on_ranks("allreduce", lambda: _work(steps, progress), ranks=ranks, words=words)
+    return run_on_ranks("allreduce", partial(_work, steps), ranks=ranks, words=words, progress=progress)
 
 
 def _work(steps: int, progress: Callable[[], object]) -> BenchTable | None:

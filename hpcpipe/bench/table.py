@@ -32,7 +32,7 @@ class BenchTable:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BenchTable":
         """Return the table of a document that `to_json` made; how many digits to show is not in it."""
-        columns = [Column(name, unit, 1 if unit == "us" else 2) for name, unit in document["units"].items()]
+        columns = [Column(name, unit, 2 if unit in ("", "x") else 1) for name, unit in document["units"].items()]
         rows = [tuple(row[column.name] for column in columns) for row in document["rows"]]
         return cls(document["name"], document["title"], columns, rows, document["notes"])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcpipe.bench import BENCHES
+from hpcpipe.bench.ranks import CannotRunError
 
 if TYPE_CHECKING:
     from hpcpipe.bench.table import BenchTable, Cell, Column
@@ -19,8 +20,9 @@ _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line
 @click.argument("name", type=click.Choice(list(BENCHES)), metavar="NAME")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of each setting (default: the benchmark's own).")
 @click.option("--ranks", type=click.IntRange(min=1), help="MPI ranks to start, for benchmarks that need them.")
+@click.option("--quick", is_flag=True, help="Fewer rows, for benchmarks that have many.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-def bench(name: str, steps: int | None, ranks: int | None, as_json: bool) -> None:
+def bench(name: str, steps: int | None, ranks: int | None, quick: bool, as_json: bool) -> None:
     """Run the benchmark NAME and print its table."""
     from rich.progress import Progress
 
@@ -28,13 +30,17 @@ def bench(name: str, steps: int | None, ranks: int | None, as_json: bool) -> Non
 
     module, _, attribute = BENCHES[name][0].partition(":")
     run = getattr(import_module(module), attribute)
-    options = {key: value for key, value in (("steps", steps), ("ranks", ranks)) if value is not None}
+    given = (("steps", steps), ("ranks", ranks), ("quick", quick or None))
+    options = {key: value for key, value in given if value is not None}
     for key in options:
         if key not in signature(run).parameters:
             raise click.UsageError(f"the benchmark {name} does not take --{key}")
     with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=None)
-        table = run(**options, progress=lambda: bar.advance(task))
+        try:
+            table = run(**options, progress=lambda: bar.advance(task))
+        except CannotRunError as error:
+            raise click.ClickException(str(error)) from None
     if table is None:  # a rank that is not the first
         return
     if as_json:

@@ -3,13 +3,11 @@
 Its messages are real bytes. It knows neither the plan nor how long a task should take, and it needs no array library.
 """
 
-import ctypes
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_PR_SET_TIMERSLACK = 29
+from hpcpipe.device.sleeping import sleep_precisely
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,7 @@ class Emulated:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        if sys.platform == "linux":  # sleep to the microsecond, not to the kernel's usual 50
-            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        sleep_precisely()
 
     @property
     def name(self) -> str:

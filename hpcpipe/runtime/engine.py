@@ -6,7 +6,7 @@ all-gathers of a step end beside the next one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
@@ -126,6 +126,8 @@ class Engine:
         What every task's event is marked with.
     dispatch
         Who decides what runs next; without it this rank by its plan.
+    computing
+        Entered while the stage computes in this thread, so that messages can move meanwhile (pulse.py).
 
     Attributes
     ----------
@@ -147,7 +149,9 @@ class Engine:
         make_plan: Callable[[int, Collection[int]], StagePlan],
         flags: int = 0,
         dispatch: Dispatch | None = None,
+        computing: AbstractContextManager[None] | None = None,
     ) -> None:
+        self.computing = computing or nullcontext()
         self._stage = stage
         self._mailbox = mailbox
         self._buckets = buckets
@@ -158,8 +162,10 @@ class Engine:
         self._plan = make_plan(0, ())
         self._flags = flags
         self._dispatch = dispatch or Alone()
+        self._alone = dispatch is None
         self._step = -1
         self.progress = self.turns = 0
+        self._stuck = -1
         self._received: dict[Task, Arrival] = {}
         self._handed: dict[Task, Any] = {}
         self._early: list[tuple[Task, Arrival]] = []
@@ -178,6 +184,8 @@ class Engine:
             self._poll()
             if self._running is not None:
                 self._look(*self._running)
+            elif self.progress == self._stuck:  # nothing has come since nothing could run
+                self._waiting.idle(self._mailbox.due)
             elif (choice := self._dispatch.choose()) is not None:
                 self._start(choice)
             else:
@@ -285,7 +293,8 @@ class Engine:
         else:
             arrival = self._received.get(task)
             received = self._handed.pop(task, None) if arrival is None else arrival.value
-            running = self._stage.start(self._step, task, received)
+            with self.computing:
+                running = self._stage.start(self._step, task, received)
         self._look(dispatched, running)
 
     def _look(self, dispatched: _Dispatched, running: Running) -> None:
@@ -369,6 +378,7 @@ class Engine:
 
     def _idle(self) -> None:
         reason = self._dispatch.idle()
+        self._stuck = self.progress if self._alone else -1
         if self._wait is None or self._wait.reason is not reason:
             self._end_wait()
             self._wait = _Wait(reason, now())

@@ -58,7 +58,8 @@ class Mesh:
     `slices` are the tensor-parallel ranks of this stage and replica, None where there is one. They agree on `agreement`
     what to run: its collectives and those of `slices` are not started in one order on all of them.
 
-    `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use.
+    `sharing_ranks` is how many ranks of the node, this one included, may use the core of this rank that most may use,
+    `one_node` whether all ranks are on this node.
     """
 
     def __init__(self, world: "MPI.Intracomm", *, pipeline: int, data: int, tensor: int) -> None:
@@ -76,6 +77,7 @@ class Mesh:
             self.agreement = self.slices.Dup()
         node = MPI.Intracomm(world.Split_type(MPI.COMM_TYPE_SHARED))
         self.sharing_ranks = _count_sharing(node)
+        self.one_node = bool(node.size == world.size)
         node.Free()
         for comm in self._communicators():
             comm.Set_errhandler(MPI.ERRORS_RETURN)

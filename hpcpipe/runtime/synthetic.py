@@ -70,7 +70,7 @@ class SyntheticStage:
         meet: Meet | None = None,
     ) -> None:
         self._meet = meet
-        self._device = device
+        self.device = device
         self._duration = duration
         self._output = memoryview(bytes(message_bytes))
         virtual = [placement.virtual(stage, chunk) for chunk in range(placement.chunks)]
@@ -86,7 +86,7 @@ class SyntheticStage:
         """Start a task on the device."""
         del received
         output = None if (task.kind, task.chunk) in self._ends else self._output
-        running = self._device.run(self._duration(step, task), output)
+        running = self.device.run(self._duration(step, task), output)
         if (meet := self._meet) is None or task.kind is Kind.W:
             return running
         return Met(running, lambda: meet(step, task))

@@ -7,12 +7,16 @@ import os
 import time
 from collections.abc import Callable
 
+from hpcpipe.device.sleeping import sleep_precisely
 from hpcpipe.runtime.clock import now
 
 _SPINS = {"spin": 1 << 62, "yield": 50, "sleep": 20}
 _YIELDS = 20
 _WAKING = 50e-6  # what a sleep may take too long
-_FIRST_SLEEP, _LONGEST_SLEEP = 20e-6, 500e-6
+_FIRST_SLEEP = 20e-6
+
+LONGEST_SLEEP, LONGEST_SLEEP_EMULATED = 500e-6, 200e-6
+"""Seconds; every look takes a core from a rank that computes, but emulated ranks leave the cores to each other."""
 
 
 def choose_poll(setting: str, *, sharing_ranks: int) -> str:
@@ -26,10 +30,16 @@ def choose_poll(setting: str, *, sharing_ranks: int) -> str:
 
 
 class Waiting:
-    """Call `idle` after every poll that found nothing and `busy` after one that did."""
+    """Call `idle` after every poll that found nothing and `busy` after one that did.
 
-    def __init__(self, mode: str) -> None:
+    `longest_sleep` (s) bounds how late an arrival is noticed where the rank sleeps.
+    """
+
+    def __init__(self, mode: str, *, longest_sleep: float = LONGEST_SLEEP) -> None:
+        if mode == "sleep":
+            sleep_precisely()
         self._mode = mode
+        self._longest_sleep = longest_sleep
         self._spins = _SPINS[mode]
         self._empty = 0
         self._sleep = _FIRST_SLEEP
@@ -52,7 +62,7 @@ class Waiting:
             os.sched_yield()
             return
         time.sleep(self._sleep if due is None else max(0.0, min(self._sleep, (due - now()) * 1e-9)))
-        self._sleep = min(2 * self._sleep, _LONGEST_SLEEP)
+        self._sleep = min(2 * self._sleep, self._longest_sleep)
 
     def during(self, due: int | None) -> None:
         """Wait a little for a task that runs; where its end is known there is nothing to hurry for before."""
@@ -61,4 +71,4 @@ class Waiting:
             return
         left = (due - now()) * 1e-9 - _WAKING
         if left > 0:
-            time.sleep(min(_LONGEST_SLEEP, left))
+            time.sleep(min(LONGEST_SLEEP, left))

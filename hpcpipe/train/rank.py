@@ -3,11 +3,13 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from hpcpipe.device import Emulated
 from hpcpipe.events import FLAG_REPLAYED, EventWriter
 from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import Job
 from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
+from hpcpipe.runtime.pulse import Pulse
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.measured import schedule_source
 from hpcpipe.train.replay import Replay
@@ -15,8 +17,11 @@ from hpcpipe.train.tensor import agreement_of, tensor_group
 from hpcpipe.train.work import make_work
 
 if TYPE_CHECKING:
-    from hpcpipe.device import Emulated
     from hpcpipe.device.cpu import Cpu
+
+
+_LARGE_MESSAGE = 1 << 16
+"""Bytes; what is smaller MPI sends at once, without asking the receiver."""
 
 
 class NoLog:
@@ -59,6 +64,9 @@ class Rank:
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
         self.agreement = agreement_of(job, mesh, replayed=replay is not None)
+        self._pulse: Pulse | None = None
+        if not (isinstance(device, Emulated) or mesh.one_node) and layout.boundary_bytes >= _LARGE_MESSAGE:
+            self._pulse = Pulse(mesh.world)
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,
@@ -69,6 +77,7 @@ class Rank:
             make_plan=self._plan,
             flags=0 if replay is None else FLAG_REPLAYED,
             dispatch=self.agreement,
+            computing=self._pulse,
         )
 
     @property
@@ -104,6 +113,8 @@ class Rank:
 
     def free(self) -> None:
         """Complete what is under way and free all requests (collective)."""
+        if self._pulse is not None:
+            self._pulse.close()
         self.engine.drain()
         self.mailbox.free()
         if self.evaluator is not None:

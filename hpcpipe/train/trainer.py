@@ -40,6 +40,7 @@ from hpcpipe.runtime import (
     snapshot,
 )
 from hpcpipe.runtime.stop import describe
+from hpcpipe.runtime.waiting import LONGEST_SLEEP, LONGEST_SLEEP_EMULATED
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
@@ -202,7 +203,8 @@ class _Loop:
         self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
         sample = compare_clocks(mesh.world)
         self._record_clock(sample)
-        waiting = self._waiting = Waiting(poll)
+        longest = LONGEST_SLEEP_EMULATED if self._emulated else LONGEST_SLEEP
+        waiting = self._waiting = Waiting(poll, longest_sleep=longest)
         self._clocks = ClockWatch(mesh.world, self._record_clock) if job.events.on else None
         waiting.beside = None if self._clocks is None else self._clocks.poll
         self._rate = rate_of(job)

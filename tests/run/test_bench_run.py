@@ -1,8 +1,11 @@
-"""`hpcpipe bench allreduce` from a plain shell: it starts its ranks itself."""
+"""Benchmarks between ranks from a plain shell: they start their ranks themselves and print what they measured."""
 
 import json
 
+import pytest
 from command import hpcpipe
+
+from hpcpipe.bench.hosts import missing
 
 
 def test_a_benchmark_between_ranks_starts_them_and_prints_one_document(tmp_path):
@@ -13,3 +16,58 @@ def test_a_benchmark_between_ranks_starts_them_and_prints_one_document(tmp_path)
     assert "over 2 ranks" in document["title"]
     assert [row["KiB"] for row in document["rows"]] == [4, 16, 64, 256, 1024, 4096, 16384, 65536]
     assert all(row["ours"] > 0 and row["whole"] > 0 for row in document["rows"])
+
+
+def _document(tmp_path, name, *options):
+    process = hpcpipe("bench", name, *options, "--json", cwd=tmp_path, timeout=110)
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    assert document["name"] == name
+    return document
+
+
+@pytest.mark.long
+def test_schedules_run_beside_their_simulation_and_torch_s_with_the_memory_that_their_caps_allow(tmp_path):
+    document = _document(tmp_path, "pipeline", "--ranks", 2, "--steps", 2, "--quick")
+    rows = {(row["variability"], row["schedule"]): row for row in document["rows"]}
+    assert {name for name, _ in rows} == {"none", "lognormal 0.6", "micro-batch cost 0.8"}
+    for (variability, schedule), row in rows.items():
+        assert row["run"] > 0 and row["x 1F1B"] > 0
+        if schedule != "ready critical":  # its orders follow what was measured
+            assert row["in flight"] <= row["stash"] <= 2, (variability, schedule)
+    without_messages = (8 + 2 - 1) * 15.0  # (M + S - 1)(F + B); every micro-batch waits for two messages at most
+    assert without_messages < rows["none", "fixed 1F1B"]["simulated"] <= without_messages + 8 * 2 * 0.25
+    assert ("none", "torch 1F1B") in rows
+    assert ("micro-batch cost 0.8", "pyramid, fixed 1F1B") in rows
+
+
+def test_the_runtime_s_own_time_stands_beside_torch_s(tmp_path):
+    document = _document(tmp_path, "overhead", "--ranks", 2, "--steps", 2)
+    assert [row["micro-batches"] for row in document["rows"]] == [32, 64]
+    for row in document["rows"]:
+        assert 0 < row["own CPU"] < row["CPU"], "what is counted is a part of the process's time"
+        assert row["torch x"] == pytest.approx(row["torch wall"] / row["wall"])
+
+
+def test_persistent_receives_stand_beside_plain_ones(tmp_path):
+    document = _document(tmp_path, "requests", "--ranks", 2, "--steps", 1)
+    assert [row["bytes"] for row in document["rows"]] == [256, 4096, 65536, 1 << 20]
+    assert all(row["its CPU"] > 0 and row["plain CPU"] > 0 for row in document["rows"])
+
+
+@pytest.mark.long
+def test_large_messages_cross_slow_links_between_emulated_hosts(tmp_path):
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    document = _document(tmp_path, "slow-link", "--steps", 2, "--quick")
+    rows = {row["schedule"]: row for row in document["rows"]}
+    ours = ["fixed 1F1B", "ready bf, 2x", "ready bfw, 2x", "ready bf, 2x, busy", "the same, no pulse"]
+    assert list(rows) == [*ours, "torch 1F1B"]
+    assert rows["fixed 1F1B"]["stash"] == 4
+    assert all(row["mean"] > 240 for row in rows.values()), "16 micro-batches of 15 ms are that long without any link"
+
+
+def test_slow_links_are_refused_with_the_reason_where_hosts_cannot_be_made(tmp_path):
+    process = hpcpipe("bench", "slow-link", cwd=tmp_path, environment={"PATH": "/nowhere"})
+    assert process.returncode == 1
+    assert "cannot be made here: no ip and no tc and no nsenter" in process.stderr
