@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import JOB, ROOT, find_shellcheck, real
+from conftest import find_shellcheck
+from slurm_jobs import JOB, ROOT, real
 
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sh"))
 SMALL = ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--cpus-per-task=1", "--time=10")
