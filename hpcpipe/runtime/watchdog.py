@@ -44,6 +44,8 @@ class Watchdog:
 
     Parameters
     ----------
+    everybody
+        Called in the thread of a rank that judges a hang: who the ranks are. No other needs to know.
     describe
         Called in the thread: what the rank does (snapshot.py), and its `phase`.
     """
@@ -51,15 +53,17 @@ class Watchdog:
     def __init__(
         self,
         comm: "MPI.Intracomm",
-        peers: Sequence[Peer],
+        me: Peer,
         *,
+        everybody: Callable[[], Sequence[Peer]],
         run_directory: Path,
         timeout_s: float,
         counters: Counters,
         describe: Callable[[], dict[str, Any]],
     ) -> None:
         self._comm, self._rank = comm, comm.rank
-        self._peers = {peer.rank: peer for peer in peers}
+        self._me, self._everybody = me, everybody
+        self._peers: dict[int, Peer] = {}
         self._run_directory, self._folder = run_directory, run_directory / "hang"
         self._timeout_s = timeout_s
         self._counters, self._describe = counters, describe
@@ -89,7 +93,7 @@ class Watchdog:
             elapsed, last = (time - last) * 1e-9, time
             self._stalled_s = 0.0 if moved != progress else self._stalled_s + min(elapsed, 2 * self._period_s)
             self._turns, progress, turns = self._counters.turns != turns, moved, self._counters.turns
-            with suppress(OSError):  # trouble with the disk; the next look may be luckier
+            with suppress(OSError, ValueError):  # trouble with the disk; the next look may be luckier
                 self._look()
 
     def _be_heard_anyway(self) -> None:
@@ -130,13 +134,14 @@ class Watchdog:
 
     def _write_state(self) -> None:
         self._sequence += 1
-        peer = self._peers[self._rank]
-        head = {"rank": peer.rank, "stage": peer.stage, "host": peer.host, "pid": peer.pid}
+        me = self._me
+        head = {"rank": me.rank, "stage": me.stage, "host": me.host, "pid": me.pid}
         state = {"sequence": self._sequence, "stalled_s": round(self._stalled_s, 3), "turns": self._turns}
         _write(self._state_path(self._rank), {**head, **state, **self._describe()})
 
     def _judge(self) -> None:
         states, silent = {}, []
+        self._peers = self._peers or {peer.rank: peer for peer in self._everybody()}
         for rank in self._peers:
             try:
                 state = json.loads(self._state_path(rank).read_text(encoding="utf-8"))
@@ -187,7 +192,7 @@ class Watchdog:
 
     def _process_state(self, rank: int) -> str:
         """Return what the kernel says of a silent rank, if it is one of this node."""
-        peer, mine = self._peers[rank], self._peers[self._rank]
+        peer, mine = self._peers[rank], self._me
         if (peer.host, peer.namespace) != (mine.host, mine.namespace):
             return "does not answer: its process is stopped or dead, or its node is lost"
         try:
