@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcpipe.exit_code import ExitCode
+from hpcpipe.job.run_directory import write_once
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import Failure, abort, hang_verdict
 from hpcpipe.runtime.hang_view import first_stuck
@@ -170,7 +171,8 @@ class Watchdog:
                 whose = self._peers[rank]
                 head = {"rank": rank, "stage": whose.stage, "host": whose.host, "pid": whose.pid}
                 _write(self._state_path(rank), {**head, "silent": self._process_state(rank)})
-        if not _write(hang_verdict(self._run_directory), {"rank": stuck.rank, "reason": reason}, once=True):
+        verdict = {"rank": stuck.rank, "reason": reason}
+        if not write_once(hang_verdict(self._run_directory), json.dumps(verdict, indent=1)):
             return
         self._closing.wait(2 * self._period_s)  # so that all have left their last state
         self._end_surely()
@@ -211,17 +213,8 @@ class Watchdog:
         return self._folder / f"rank_{rank:05d}.json"
 
 
-def _write(path: Path, content: dict[str, Any], *, once: bool = False) -> bool:
-    """Write a file whole or not at all; return False where it is there already and may be written `once` only."""
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    if not once:
-        partial.replace(path)
-        return True
-    try:
-        path.hardlink_to(partial)
-    except FileExistsError:
-        return False
-    finally:
-        partial.unlink()
-    return True
+    partial.replace(path)
