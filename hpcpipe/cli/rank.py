@@ -4,17 +4,20 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
-from hpcpipe.cluster.meeting import exchange, meet
+from hpcpipe.cluster.meeting import gather, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
 from hpcpipe.cluster.starting import explained
 from hpcpipe.exit_code import ExitCode
+from hpcpipe.job import JobError
+from hpcpipe.job.source import read_source
 from hpcpipe.runtime.stop import StopWish
 
 if TYPE_CHECKING:
@@ -28,15 +31,39 @@ def run_rank(
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
     with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
-        # Before MPI starts: afterwards no process may be forked.
         revision = _git_revision() if given.rank == 0 else ""
-        with explained(_if_mpi_dies(given)) if given.rank == 0 else nullcontext():
-            comm = meet()
+        comm = _meet(given)
         if (problem := _problem(job, given, comm)) is not None:
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
         return _train(job, early, run_directory, replay, revision, quiet=quiet)
+
+
+def read_for_all(job_file: Path, given: environment.World) -> str | None:
+    """Return what rank 0 reads in the job file, so that no other rank opens it (collective; starts MPI).
+
+    None where it cannot read it, or the ranks have not met: then each finds out by itself what is wrong.
+    """
+    text = None
+    if given.rank == 0:
+        with suppress(JobError):
+            text = read_source(job_file).text
+    comm = _meet(given)
+    if comm.size != given.size:
+        return None
+    found = share(comm, text)
+    assert found is None or isinstance(found, str)
+    return found
+
+
+def _meet(given: environment.World) -> "MPI.Intracomm":
+    """Start MPI, if it has not been started, with somebody to speak for rank 0 should it be ended by that."""
+    if given.rank != 0:
+        return meet()
+    _git_revision()  # now, because once MPI has started no process may be forked
+    with explained(_if_mpi_dies(given)):
+        return meet()
 
 
 def _train(
@@ -99,6 +126,9 @@ def _if_mpi_dies(given: environment.World) -> str:
 
 def _directory(job: "Job", run_directory: Path | None) -> str | None:
     made = make_directory(job, run_directory)
+    if made is not None and job.events.on:
+        with suppress(OSError):  # the log will say in its own words what is wrong
+            (made / "events").mkdir(exist_ok=True)  # once, before thousands of ranks look for it
     return None if made is None else str(made)
 
 
@@ -110,14 +140,18 @@ def _problem(job: "Job", given: environment.World, comm: "MPI.Intracomm") -> str
     node, local = environment.slurm_node() or socket.gethostname(), given.local_rank or 0
     gpus = (environment.visible_gpus(), environment.step_gpus(), environment.gpus_on_node())
     mine = Seat(comm.rank, node, local, *gpus)
-    seats = [Seat(**{**seat, **_tuples(seat)}) for seat in exchange(comm, asdict(mine))]
-    return judge_gpus(seats, gpus_per_node=job.slurm.gpus_per_node)
+    seats = [Seat(**{**seat, **_tuples(seat)}) for seat in gather(comm, asdict(mine))]  # on rank 0, which judges
+    wrong = judge_gpus(seats, gpus_per_node=job.slurm.gpus_per_node)
+    found = share(comm, wrong)
+    assert found is None or isinstance(found, str)
+    return found
 
 
 def _tuples(seat: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     return {key: None if seat[key] is None else tuple(seat[key]) for key in ("visible", "whole")}
 
 
+@cache
 def _git_revision() -> str:
     """Return the revision of the source tree that hpcpipe runs from, or nothing."""
     tree = Path(__file__).resolve().parents[2]

@@ -30,6 +30,7 @@ Examples:
     metavar="RUN",
     help="Run the tasks in the order that the event log of RUN holds.",
 )
+@click.option("--broadcast", is_flag=True, help="Let rank 0 read JOB.toml for all ranks of the launcher.")
 @click.option("--dry-run", is_flag=True, help="Show stages, caps and sizes; start nothing.")
 @click.option("--quiet", is_flag=True, help="Show neither progress nor report.")
 def run(
@@ -38,6 +39,7 @@ def run(
     ranks: int | None,
     run_dir: Path | None,
     replay: Path | None,
+    broadcast: bool,
     dry_run: bool,
     quiet: bool,
 ) -> None:
@@ -52,8 +54,13 @@ def run(
 
     given = environment.world()
     speaks = given is None or given.rank == 0
+    text = None
+    if broadcast and given is not None and not dry_run:
+        from hpcpipe.cli.rank import read_for_all
+
+        text = read_for_all(job_file, given)
     try:
-        job = load_job(job_file, overrides, ranks=ranks)
+        job = load_job(job_file, overrides, ranks=ranks, text=text)
     except JobError as error:
         if speaks:
             from hpcpipe.cli.faults import print_faults

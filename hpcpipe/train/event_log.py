@@ -197,7 +197,8 @@ def _header(values: dict[str, Any]) -> LogHeader:
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():  # as a rule rank 0 has made it
+            folder.mkdir(exist_ok=True)
     except OSError as error:
         raise OSError(error.errno, f"cannot make the folder {folder} of the event log: {error.strerror}") from error
 

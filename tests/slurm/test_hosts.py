@@ -1,10 +1,11 @@
 """Real multi-host runs: a node daemon on each emulated host, ranks that meet over TCP, a host that dies."""
 
 import json
+import subprocess
 import sys
 
 import pytest
-from slurm_jobs import ROOT
+from slurm_jobs import JOB, ROOT
 from stories import end_of, story
 
 pytestmark = pytest.mark.timeout(240)
@@ -35,6 +36,26 @@ def test_the_doctor_sees_every_host_and_a_folder_that_is_not_shared(hosts, tmp_p
     assert checks["mpi on all nodes"]["detail"].startswith("the same on 4 nodes")
     assert checks["shared folder"]["status"] == "fail"
     assert "h2, h3, h4" in checks["shared folder"]["detail"]
+
+
+def test_each_host_runs_its_own_copy_of_the_environment(hosts, tmp_path):
+    environment = tmp_path / "an environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=60)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "these.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (tmp_path / "job.toml").write_text(JOB)
+    words = ('slurm.stage_to="/dev/shm"', "slurm.broadcast=true", "slurm.prologue=['ls /dev/shm > before.txt']")
+    options = [word for one in words for word in ("--set", one)]
+    python = environment / "bin" / "python"
+    job_id = hosts.run(python, "-m", "hpcpipe", "submit", "job.toml", *options, cwd=tmp_path).stdout.strip()
+    ended = hosts.wait_for_end(job_id)
+    log = (tmp_path / "runs" / "small" / f"slurm-{job_id}.out").read_text()
+    assert ended["JobState"] == "COMPLETED", log
+    assert f"2 nodes have their own copies of the environment in /dev/shm/hpcpipe-{job_id}-0" in log
+    ran = json.loads((tmp_path / "runs" / "small" / f"{job_id}-0" / "environment.json").read_text())
+    assert ran["executable"] == f"/dev/shm/hpcpipe-{job_id}-0/bin/python"
+    left = hosts.run("srun", "-N4", "-w", "h[1-4]", "bash", "-c", "ls -d /dev/shm/hpcpipe-* || true").stdout
+    assert left == ""
 
 
 @story(on="hosts")
