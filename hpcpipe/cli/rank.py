@@ -14,7 +14,7 @@ from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.meeting import gather, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
-from hpcpipe.cluster.starting import explained
+from hpcpipe.cluster.starting import PATIENCE_S, explained
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import JobError
 from hpcpipe.job.source import read_source
@@ -62,7 +62,7 @@ def _meet(given: environment.World) -> "MPI.Intracomm":
     if given.rank != 0:
         return meet()
     _git_revision()  # now, because once MPI has started no process may be forked
-    with explained(_if_mpi_dies(given)):
+    with explained(_if_mpi_dies(given), while_it_lasts=_if_mpi_waits(given)):
         return meet()
 
 
@@ -122,6 +122,14 @@ def _if_mpi_dies(given: environment.World) -> str:
     served = environment.slurm_mpi()
     how = f" (srun --mpi={served})" if served and given.launcher == "slurm" else ""
     return f"hpcpipe: MPI has ended rank 0 while it started under {given.launcher}{how}; {ADVICE_PMI}"
+
+
+def _if_mpi_waits(given: environment.World) -> str:
+    return (
+        f"hpcpipe: MPI has been starting for {PATIENCE_S:.0f} s: rank 0 waits for the other {given.size - 1} ranks "
+        f"of {given.launcher}; if it stays so, the nodes cannot reach each other by the network that MPI has "
+        "chosen (UCX_NET_DEVICES, FI_TCP_IFACE, FI_PROVIDER), or a node is lost: `hpcpipe doctor` by the same srun line"
+    )
 
 
 def _directory(job: "Job", run_directory: Path | None) -> str | None:

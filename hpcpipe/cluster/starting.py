@@ -11,16 +11,29 @@ from pathlib import Path
 
 from hpcpipe.cluster.environment import EXIT_CODE_FILE
 
-_WITNESS = 'read -r answer || printf "%s\\n" "$1" >&2'
+PATIENCE_S = 60.0
+_WITNESS = """
+answer=$(timeout "$3" cat)
+code=$?
+[ $code -ne 124 ] || printf "%s\\n" "$2" >&2
+[ $code -eq 0 ] || answer=$(cat)
+[ -n "$answer" ] || printf "%s\\n" "$1" >&2
+"""
 
 
 @contextmanager
-def explained(advice: str) -> Iterator[None]:
-    """Run the block; if the process is ended in it, by whatever means, somebody else prints the advice."""
+def explained(advice: str, *, while_it_lasts: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Run the block; if the process is ended in it, by whatever means, somebody else prints the advice.
+
+    If the block takes longer than `patience_s`, `while_it_lasts` is printed once.
+    """
     reader, writer = os.pipe()
     try:
         witness = subprocess.Popen(
-            ["/bin/sh", "-c", _WITNESS, "sh", advice], stdin=reader, stdout=subprocess.DEVNULL, start_new_session=True
+            ["/bin/sh", "-c", _WITNESS, "sh", advice, while_it_lasts, f"{patience_s:g}"],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError:  # then MPI's own words must do
         os.close(reader)
