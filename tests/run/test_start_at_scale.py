@@ -90,6 +90,7 @@ def test_with_broadcast_no_rank_but_the_first_opens_the_job_file(tmp_path):
     assert first.count(["open", "job.toml"]) == 1
 
 
+@pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here")
 def test_a_broken_job_is_refused_once_by_ranks_that_have_not_read_it(tmp_path):
     (tmp_path / "job.toml").write_text(JOB.format(ranks=2, events="false") + "hint = 7\n")
     command = MPIEXEC.command([sys.executable, "-m", "hpcpipe", "run", "job.toml", "--broadcast"], 2)

@@ -1,6 +1,8 @@
 """The small job that the tests submit, and what makes it a real one."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +53,11 @@ def real(text=JOB):
     for table, content in REAL.items():
         text = re.sub(rf"\[{table}\]\n(?:[^\[\n].*\n)*", f"[{table}]\n{content}\n", text)
     return text
+
+
+def small_environment(folder):
+    """Make a Python environment that has the packages of this one without holding them, and return its folder."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "these.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return folder

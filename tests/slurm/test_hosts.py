@@ -1,11 +1,10 @@
 """Real multi-host runs: a node daemon on each emulated host, ranks that meet over TCP, a host that dies."""
 
 import json
-import subprocess
 import sys
 
 import pytest
-from slurm_jobs import JOB, ROOT
+from slurm_jobs import JOB, ROOT, small_environment
 from stories import end_of, story
 
 pytestmark = pytest.mark.timeout(240)
@@ -39,10 +38,7 @@ def test_the_doctor_sees_every_host_and_a_folder_that_is_not_shared(hosts, tmp_p
 
 
 def test_each_host_runs_its_own_copy_of_the_environment(hosts, tmp_path):
-    environment = tmp_path / "an environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=60)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    (packages / "these.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    environment = small_environment(tmp_path / "an environment")
     (tmp_path / "job.toml").write_text(JOB)
     words = ('slurm.stage_to="/dev/shm"', "slurm.broadcast=true", "slurm.prologue=['ls /dev/shm > before.txt']")
     options = [word for one in words for word in ("--set", one)]
