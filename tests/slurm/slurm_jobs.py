@@ -60,4 +60,7 @@ def small_environment(folder):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "these.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    for library in Path(sys.prefix, "lib").iterdir():  # where mpi4py looks for an MPI from wheels
+        if not (folder / "lib" / library.name).exists():
+            (folder / "lib" / library.name).symlink_to(library)
     return folder
