@@ -77,6 +77,42 @@ def test_bash_gives_srun_the_words_as_they_were(tmp_path: Path) -> None:
     assert "--kill-on-bad-exit=1" in words
 
 
+STAND_INS = """
+sbcast() { cp "$2" "$3"; }
+srun() {
+  while [[ $1 == --* ]]; do shift; done
+  if [[ "$*" == *" run "* ]]; then "$1" >&3; ls "$stage" >&3; else "$@"; fi
+}
+export SLURM_JOB_ID=7
+"""
+
+
+def test_a_staged_environment_is_packed_unpacked_used_and_removed(tmp_path: Path) -> None:
+    """bash runs the script; sbcast copies a file and srun calls its program, as they do on one node."""
+    environment, node = tmp_path / "env $x 'y'", tmp_path / "node $x 'z'"
+    (environment / "bin").mkdir(parents=True)
+    node.mkdir()
+    (environment / "bin" / "python").write_text('#!/bin/sh\necho "called by $0"\n')
+    (environment / "bin" / "python").chmod(0o755)
+    stage_to = f"slurm.stage_to={json.dumps(str(node))}"
+    script = render(submission(tmp_path, stage_to, python=environment / "bin" / "python"))
+    text = STAND_INS + script.replace(" &\n", "\n", 1).replace("ranks=$!", "ranks=1")
+    command = ["bash", "-c", f"exec 3>&1 >/dev/null; {text}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.splitlines() == [f"called by {node}/hpcpipe-7-0/bin/python", "bin"], done.stderr
+    assert list(node.iterdir()) == []
+
+
+def test_an_environment_that_cannot_be_copied_ends_the_job_with_3_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    stage_to = f"slurm.stage_to={json.dumps(str(tmp_path / 'node'))}"
+    script = render(submission(tmp_path, stage_to, python=tmp_path / "missing" / "bin" / "python"))
+    done = subprocess.run(["bash", "-c", STAND_INS + script], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3
+    assert "could not be copied" in done.stderr
+    assert list((tmp_path / "node").iterdir()) == []
+
+
 def test_sizes_follow_from_the_mesh_where_they_are_left_out(tmp_path: Path) -> None:
     assert {"--nodes=1", "--ntasks-per-node=2"} <= set(lines_of(render(submission(tmp_path))))
     two = lines_of(render(submission(tmp_path, "slurm.nodes=2")))
@@ -99,6 +135,7 @@ def test_every_option_of_the_table_is_in_the_script(tmp_path: Path) -> None:
         "slurm.srun_extra=['--network=disable_rdzv_get']",
         "slurm.cpu_bind='cores'",
         "slurm.mpi='pmix'",
+        "slurm.broadcast=true",
     )
     script = render(submission(tmp_path, *sets, after=("afterok:7", "afterany:8"), sweep=(("job.seed=1",),)))
     assert {
@@ -118,6 +155,8 @@ def test_every_option_of_the_table_is_in_the_script(tmp_path: Path) -> None:
     assert "module load PrgEnv-gnu/8.5.0 cray-python\n" in script
     assert "--cpu-bind=cores --network=disable_rdzv_get" in script
     assert "scontrol requeue" not in script
+    assert "--broadcast" in script
+    assert "sbcast" not in script
 
 
 @pytest.mark.parametrize(
@@ -139,6 +178,7 @@ def test_what_is_no_time_is_none(time: str) -> None:
         ("slurm.nodes=3", "3 nodes x 1 rank a node = 3, but [parallel] needs 2 ranks"),
         ("slurm.extra=['--ntasks=9']", "hpcpipe submit sets itself"),
         ("slurm.extra=['touch x']", "no option"),
+        ("slurm.stage_to='tmp'", "absolute path"),
         ("slurm.signal='USR1@60'", "NCCL takes SIGUSR1"),
         ("slurm.signal='B:USR2@60'", "batch script alone"),
         ("slurm.signal='USR2@7200'", "as soon as it starts"),
