@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
-from hpcpipe.cluster.meeting import gather, meet, share
-from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
+from hpcpipe.cluster.meeting import gather, library, meet, share
+from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
 from hpcpipe.cluster.starting import PATIENCE_S, explained
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import JobError
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 
     from hpcpipe.job import Job
 
+_PATIENCE_S = 1.0
+
 
 def run_rank(
     job: "Job", given: environment.World, *, run_directory: Path | None, quiet: bool, replay: Path | None = None
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
     with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
+        if not _speaks_to_mpi(given):
+            return ExitCode.ENVIRONMENT
         revision = _git_revision() if given.rank == 0 else ""
         comm = _meet(given)
         if (problem := _problem(job, given, comm)) is not None:
@@ -46,6 +51,8 @@ def read_for_all(job_file: Path, given: environment.World) -> str | None:
     None where it cannot read it, or the ranks have not met: then each finds out by itself what is wrong.
     """
     text = None
+    if not _speaks_to_mpi(given):
+        sys.exit(ExitCode.ENVIRONMENT)
     if given.rank == 0:
         with suppress(JobError):
             text = read_source(job_file).text
@@ -55,6 +62,21 @@ def read_for_all(job_file: Path, given: environment.World) -> str | None:
     found = share(comm, text)
     assert found is None or isinstance(found, str)
     return found
+
+
+def _speaks_to_mpi(given: environment.World) -> bool:
+    """Return whether MPI can start with what srun serves, where that is known before; rank 0 says why not."""
+    served = environment.slurm_mpi()
+    if given.launcher != "slurm" or served is None or not served.startswith("pmix"):
+        return True
+    problem = judge_interface(served, library())
+    if problem is None:
+        return True
+    if given.rank == 0:
+        print(f"hpcpipe: {problem}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(_PATIENCE_S)  # srun ends all ranks with the first that leaves, also the one that speaks
+    return False
 
 
 def _meet(given: environment.World) -> "MPI.Intracomm":

@@ -14,7 +14,21 @@ def meet() -> "MPI.Intracomm":
     """Start MPI and return its world."""
     from mpi4py import MPI
 
+    if not MPI.Is_initialized():  # somebody has asked for `library` before
+        import mpi4py
+
+        MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
     return MPI.COMM_WORLD
+
+
+def library() -> str:
+    """Return what the MPI library says of itself, without starting it; `meet` starts it then."""
+    import mpi4py
+
+    mpi4py.rc(initialize=False, finalize=True)
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().rstrip("\0")
 
 
 def gather(comm: "MPI.Intracomm", value: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from job_text import VALID, faults_of, write_job
 
 from hpcpipe.cluster.environment import World
-from hpcpipe.cluster.placement import Seat, judge_gpus, judge_world
+from hpcpipe.cluster.placement import Seat, judge_gpus, judge_interface, judge_world
 from hpcpipe.cluster.render import Submission, UnwritableError, directive, render
 from hpcpipe.cluster.submit import dependency
 from hpcpipe.job import load_job
@@ -204,6 +204,31 @@ def test_a_log_folder_with_a_backslash_is_refused_and_a_percent_sign_doubled(tmp
     assert f'--output="{tmp_path}/runs/50%% off/slurm-%j.out"' in lines_of(
         render(submission(tmp_path, "job.name='50% off'"))
     )
+
+
+MPICH = "MPICH Version:      5.0.2\nMPICH configure:    {}\n"
+OPEN_MPI = "Open MPI v5.0.11, package: Debian OpenMPI"
+
+
+@pytest.mark.parametrize(
+    ("served", "library", "wrong"),
+    [
+        ("pmix", MPICH.format("--with-device=ch4:ucx --with-pm=hydra:gforker"), True),
+        ("pmix_v4", MPICH.format(""), True),
+        ("pmix", MPICH.format("--with-device=ch4:ofi --with-pmix=/usr"), False),
+        ("pmix", MPICH.format("--with-pmilib=install --with-pmi=pmix"), False),
+        ("pmi2", MPICH.format("--with-device=ch4:ucx"), False),
+        ("pmix", "CRAY MPICH version 8.1.30", False),  # it does not tell
+        ("pmix", OPEN_MPI, False),
+        (None, MPICH.format(""), False),
+    ],
+)
+def test_an_interface_is_refused_only_where_the_library_says_that_it_lacks_it(
+    served: str | None, library: str, wrong: bool
+) -> None:
+    found = judge_interface(served, library)
+    assert (found is not None) == wrong
+    assert found is None or "--mpi=pmi2" in found
 
 
 def test_ranks_that_fit_are_not_complained_about(tmp_path: Path) -> None:
