@@ -51,7 +51,7 @@ export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}
 # On many nodes thousands of files are imported by every rank at once, which a shared file system feels for minutes. With
 # STAGE_TO=/tmp (or /dev/shm, or the node's NVMe disk) the environment is read once, sent by sbcast and unpacked by each node.
 STAGE_TO=${STAGE_TO:-}
-ENVIRONMENT=${ENVIRONMENT:-$PWD/.venv}
+TO_STAGE=${TO_STAGE:-${VIRTUAL_ENV:-$PWD/.venv}}  # a venv or conda environment; no editable install
 
 # ---- 3. the run: nothing to change below ------------------------------------------------------------------------------
 unset SLURM_EXPORT_ENV  # after `sbatch --export=NONE` srun would hand on nothing of the above
@@ -74,7 +74,7 @@ if [[ -n $STAGE_TO ]]; then
   stage=$STAGE_TO/hpcpipe-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
   each=(srun --mpi=none --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
   trap '"${each[@]}" rm -rf "$stage" "$stage.tar" "$stage.here.tar"' EXIT
-  tar -C "$ENVIRONMENT" -cf "$stage.here.tar" .
+  tar -C "$TO_STAGE" -cf "$stage.here.tar" .
   sbcast --force "$stage.here.tar" "$stage.tar"
   # shellcheck disable=SC2016  # the shell of each node expands $1
   "${each[@]}" bash -c 'mkdir -p "$1" && tar -C "$1" -xf "$1.tar" && rm "$1.tar"' unpack "$stage"
@@ -95,7 +95,12 @@ code=0; wait "$ranks" || code=$?
 while ((code > 128)) && kill -0 "$ranks" 2>/dev/null; do  # a signal has interrupted the waiting
   code=0; wait "$ranks" || code=$?
 done
-[[ ! -s $HPCPIPE_EXIT_CODE_FILE ]] || code=$(<"$HPCPIPE_EXIT_CODE_FILE")
+said=$(<"$HPCPIPE_EXIT_CODE_FILE")
+if [[ $said == [0-9]* ]]; then
+  code=$said
+elif [[ -z $said ]] && ((code == 140)); then  # SIGUSR2 before the ranks could catch it: nothing is lost
+  code=75
+fi
 rm -f "$HPCPIPE_EXIT_CODE_FILE"
 
 # 75: stopped by a signal, to be continued. Whoever cancelled or requeued the job has decided already.

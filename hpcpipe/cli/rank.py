@@ -15,11 +15,11 @@ from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.meeting import gather, library, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
-from hpcpipe.cluster.starting import PATIENCE_S, explained
+from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import JobError
 from hpcpipe.job.source import read_source
-from hpcpipe.runtime.stop import StopWish
+from hpcpipe.stop import StopWish
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,6 +38,8 @@ def run_rank(
             return ExitCode.ENVIRONMENT
         revision = _git_revision() if given.rank == 0 else ""
         comm = _meet(given)
+        if given.rank == 0:
+            leave_word(STARTED)
         if (problem := _problem(job, given, comm)) is not None:
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)

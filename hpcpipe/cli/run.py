@@ -87,11 +87,11 @@ def run(
         sys.exit(0)
     if given is not None:
         from hpcpipe.cli.rank import run_rank
-        from hpcpipe.cluster.starting import leave_exit_code
+        from hpcpipe.cluster.starting import leave_word
 
         code = run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay)
         if speaks:
-            leave_exit_code(code)
+            leave_word(str(int(code)))
         sys.exit(code)
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
     words += [] if replay is None else ["--replay", str(replay)]

@@ -12,6 +12,9 @@ from pathlib import Path
 from hpcpipe.cluster.environment import EXIT_CODE_FILE
 
 PATIENCE_S = 60.0
+STARTED = "started"
+"""What rank 0 leaves for the batch script when all ranks have met: from then on they catch signals."""
+
 _WITNESS = """
 answer=$(timeout "$3" cat)
 code=$?
@@ -50,9 +53,9 @@ def explained(advice: str, *, while_it_lasts: str, patience_s: float = PATIENCE_
         witness.wait()
 
 
-def leave_exit_code(code: int) -> None:
-    """Leave the exit code that all ranks agreed on where the batch script asked for it, if one did."""
+def leave_word(word: str) -> None:
+    """Leave STARTED, and later the exit code that all ranks agreed on, where a batch script asked for it."""
     path = os.environ.get(EXIT_CODE_FILE)
     if path:
         with suppress(OSError):
-            Path(path).write_text(f"{code}\n", encoding="ascii")
+            Path(path).write_text(f"{word}\n", encoding="ascii")

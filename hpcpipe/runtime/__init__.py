@@ -14,11 +14,11 @@ from hpcpipe.runtime.mesh import Mesh, Place
 from hpcpipe.runtime.node_memory import NodeMemory
 from hpcpipe.runtime.peers import Peer, PeerWatch, introduce, read_peers
 from hpcpipe.runtime.snapshot import snapshot
-from hpcpipe.runtime.stop import StopWish
 from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.watchdog import Watchdog
 from hpcpipe.runtime.world import World
+from hpcpipe.stop import StopWish
 
 __all__ = [
     "ClockSample",

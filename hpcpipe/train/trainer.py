@@ -41,7 +41,7 @@ from hpcpipe.runtime import (
     read_peers,
     snapshot,
 )
-from hpcpipe.runtime.stop import describe
+from hpcpipe.stop import describe
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog

@@ -64,7 +64,7 @@ def test_the_large_script_gives_each_node_its_own_environment_where_it_is_asked_
     environment, stage = small_environment(tmp_path / "small"), tmp_path / "of the node"
     stage.mkdir()
     sizes = ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--time=10")
-    job_id = submit(*sizes, "train_128gpu.sh", "job.toml", STAGE_TO=str(stage), ENVIRONMENT=str(environment))
+    job_id = submit(*sizes, "train_128gpu.sh", "job.toml", STAGE_TO=str(stage), TO_STAGE=str(environment))
     assert cluster.wait_for_end(job_id)["JobState"] == "COMPLETED", _log(tmp_path)
     ran = json.loads((tmp_path / "runs" / "small" / "latest" / "environment.json").read_text())
     assert ran["executable"] == str(stage / f"hpcpipe-{job_id}-0" / "bin" / "python")

@@ -80,6 +80,12 @@ print(len(set(sys.modules) - before), file=sys.stderr)
     assert 0 < int(done.stderr.splitlines()[-1]) <= most
 
 
+def test_a_rank_that_has_not_met_the_others_has_not_started_mpi() -> None:
+    """Before MPI starts signals are caught, somebody is found who speaks should MPI end the rank, and git is asked."""
+    code = "import sys, hpcpipe.cli.rank; sys.exit('mpi4py.MPI' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
 def test_listing_the_commands_imports_none_of_them() -> None:
     code = """
 import sys
