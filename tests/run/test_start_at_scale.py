@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-from command import hpcpipe
 
 from hpcpipe.cluster.mpiexec import find_mpiexec
 
@@ -65,9 +64,8 @@ def start(folder, ranks, *options, events=False, timeout=90):
     environment |= {"WATCHED": str(work), "TOLD": str(told), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = f"{hook}:{environment.get('PYTHONPATH', '')}"
     command = MPIEXEC.command([sys.executable, "-m", "hpcpipe", "run", "job.toml", "--quiet", *options], ranks)
-    done = subprocess.run(
-        command, cwd=work, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    command = ["timeout", "-k", "5", str(timeout), *command]  # also where the tests themselves are ended
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((told / str(rank)).read_text()) for rank in range(ranks)]
 
@@ -103,13 +101,12 @@ def test_a_broken_job_is_refused_once_by_ranks_that_have_not_read_it(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec here")
-def test_of_128_ranks_one_makes_the_directory_and_each_writes_its_own_log(tmp_path):
-    _, *others = start(tmp_path, 128, "--broadcast", events=True, timeout=500)
-    assert others == [[]] * 127  # but for their logs, which HDF5 makes
-    (run,) = (path for path in (tmp_path / "work-128" / "runs" / "start").iterdir() if not path.is_symlink())
-    assert len(list((run / "events").iterdir())) == 128
-    assert len(json.loads((run / "ranks.json").read_text())) == 128
-    report = json.loads(hpcpipe("analyze", run, "--json", cwd=tmp_path).stdout)
-    assert report["world_size"] == 128
+def test_of_32_ranks_one_makes_the_directories_and_the_others_touch_nothing_but_their_logs(tmp_path):
+    first, *others = start(tmp_path, 32, "--broadcast", events=True, timeout=240)
+    assert others == [[]] * 31  # but for their logs, which HDF5 makes
+    assert first.count(["os.mkdir", "runs/start"]) == 1
+    (run,) = (path for path in (tmp_path / "work-32" / "runs" / "start").iterdir() if not path.is_symlink())
+    assert len(list((run / "events").iterdir())) == 32
+    assert [entry["rank"] for entry in json.loads((run / "ranks.json").read_text())] == list(range(32))

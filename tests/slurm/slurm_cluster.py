@@ -13,9 +13,11 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from slurm_processes import end_all, kill, processes
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
@@ -105,7 +107,7 @@ class Cluster:
         for name in [name for name in self.environment if name.startswith(("SLURM_", "SBATCH_", "SRUN_"))]:
             if name != "SLURM_CONF":
                 del self.environment[name]
-        self._daemons = {}
+        self._daemons, self._reaper = {}, None
         for attempt in range(PORTS_TRIED):
             self._configure(cpus, gpus, slurmd_timeout)
             try:
@@ -161,7 +163,7 @@ class Cluster:
     def stop_node(self, name):
         """Kill a node's daemon and all that it has started, as a power cut does."""
         daemon = self._daemons.pop(name)
-        _kill([daemon.pid, *self._processes(of_node=name)])
+        kill([daemon.pid, *processes(self._mark, of_node=name)])
         daemon.wait()
 
     def start_node(self, name):
@@ -194,10 +196,9 @@ class Cluster:
         for daemon in self._daemons.values():
             daemon.wait()
         self._daemons.clear()
-        deadline = time.monotonic() + 10
-        while (left := self._processes()) and time.monotonic() < deadline:  # a step may just have started another
-            _kill(left)
-            time.sleep(0.05)
+        end_all(self._mark)
+        if self._reaper is not None:
+            self._reaper.communicate(timeout=30)
 
     def _configure(self, cpus, gpus, slurmd_timeout):
         folder = self.folder
@@ -233,8 +234,16 @@ class Cluster:
             (folder / "gres.conf").touch()
         (folder / "slurm.conf").write_text(self._adapt(text, port))
 
+    @property
+    def _mark(self):
+        """The variable that all processes of this cluster have."""
+        return f"SLURM_CONF={self.folder / 'slurm.conf'}"
+
     def _start(self):
         run = self.folder / "run"
+        if self._reaper is None:
+            command = [sys.executable, str(Path(__file__).with_name("slurm_processes.py")), self._mark]
+            self._reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self._spawn(
             "munged",
             "munged",
@@ -277,47 +286,6 @@ class Cluster:
     def _prefix(self, name):
         """Return what a daemon's command begins with, for clusters of another kind."""
         return ()
-
-    def _processes(self, of_node=None):
-        """Return the ids of the steps of this cluster and of what runs in them, of one node or of all."""
-        found = []
-        mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
-        node = f"SLURMD_NODENAME={of_node}".encode() if of_node else b""
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-                continue
-            try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mark not in variables:
-                continue
-            if of_node is None or node in variables or (b"slurmstepd" in words and self._is_step_of(entry, of_node)):
-                found.append(int(entry.name))
-        return found
-
-    def _is_step_of(self, entry, name):
-        """Return whether a slurmstepd has a child on the node: its own environment does not say where it is."""
-        with suppress(OSError):
-            for task in (entry / "task").iterdir():
-                for child in (task / "children").read_text().split():
-                    variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-                    if f"SLURMD_NODENAME={name}".encode() in variables:
-                        return True
-        return False
-
-
-def _kill(pids):
-    """Kill processes, and unlink the shared memory that only they could have unlinked."""
-    shared = set()
-    for pid in pids:
-        with suppress(OSError):
-            shared |= set(re.findall(r" (/dev/shm/\S+)$", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE))
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for path in shared:
-        Path(path).unlink(missing_ok=True)
 
 
 def _end_with_parent():
