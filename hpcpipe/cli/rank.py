@@ -107,10 +107,9 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {error}", file=sys.stderr)
             return ExitCode.INPUT
-        problems = [problem for problem in world.collect(_wrong_inside(job, world.rank)) if problem]
-        if problems:
+        if problem := world.first(_wrong_inside(job, world.rank)):
             if world.rank == 0:
-                print(f"hpcpipe: {problems[0]}", file=sys.stderr)
+                print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.INPUT
         facts = world.share([_directory(job, run_directory), revision] if world.rank == 0 else None)
         if facts[0] is None:
