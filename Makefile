@@ -67,7 +67,7 @@ demo: venv ## train a small GPT on 4 ranks and account for its time (the quickst
 	@$(BIN)/hpcpipe run jobs/quickstart.toml
 
 .PHONY: test
-test: test-unit test-native test-run test-mpi ## all tests: unit, C++, whole runs, and under mpiexec on 2, 3 and 4 ranks
+test: test-unit test-native test-run test-mpi test-slurm ## all tests: unit, C++, whole runs, on 2, 3 and 4 ranks, on a Slurm
 
 .PHONY: test-unit
 test-unit: venv ## tests of the parts, in one process
@@ -92,7 +92,7 @@ test-nightly: venv ## the property tests of the schedules with 20,000 cases (min
 .PHONY: test-long
 test-long: venv ## the tests that take minutes or much memory
 	$(SAY) "long tests"
-	@$(BIN)/python -m pytest -q -m long tests/unit tests/run
+	@$(BIN)/python -m pytest -q -m long tests/unit tests/run tests/slurm
 	@tests/mpi/launch 2 $(PYTEST_MPI) -m long --timeout=200 tests/mpi
 
 SANITIZED := build/sanitized

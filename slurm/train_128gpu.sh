@@ -24,7 +24,7 @@
 # --ntasks-per-node: 8 with 8 GPUs a node (Frontier- and LUMI-like: GCDs count as GPUs), then --nodes=16.
 # --open-mode=append: a requeued job goes on in the same log.
 # --signal: 300 s before the time limit every rank gets SIGUSR2 (a B: before it would send it to this script alone). It
-#   must leave time for one step and one checkpoint. Not USR1: NCCL takes that.
+#   must leave time for two steps and one checkpoint. Not USR1: NCCL takes that. Slurm may send it a minute early.
 
 # ---- 2. environment ---------------------------------------------------------------------------------------------------
 # Perlmutter-like:  module load python cudatoolkit craype-accel-nvidia80
@@ -48,6 +48,11 @@ export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}
 # With --gpus-per-task or --gpu-bind=single the ranks of a node do not see each other's GPU, and CUDA IPC between them fails
 # or is silently slow; where a site enforces it: export MPICH_GPU_IPC_ENABLED=0.
 
+# On many nodes thousands of files are imported by every rank at once, which a shared file system feels for minutes. With
+# STAGE_TO=/tmp (or /dev/shm, or the node's NVMe disk) the environment is read once, sent by sbcast and unpacked by each node.
+STAGE_TO=${STAGE_TO:-}
+TO_STAGE=${TO_STAGE:-${VIRTUAL_ENV:-$PWD/.venv}}  # a venv or conda environment; no editable install
+
 # ---- 3. the run: nothing to change below ------------------------------------------------------------------------------
 unset SLURM_EXPORT_ENV  # after `sbatch --export=NONE` srun would hand on nothing of the above
 set -euo pipefail
@@ -64,8 +69,21 @@ options+=(--cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")  # srun does not inherit 
 [[ -z $CPU_BIND ]] || options+=(--cpu-bind="$CPU_BIND")
 [[ -z $GPU_BIND || -z ${SLURM_GPUS_ON_NODE:-} ]] || options+=(--gpu-bind="$GPU_BIND")
 
+hpcpipe=(hpcpipe)
+if [[ -n $STAGE_TO ]]; then
+  stage=$STAGE_TO/hpcpipe-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
+  each=(srun --mpi=none --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
+  trap '"${each[@]}" rm -rf "$stage" "$stage.tar" "$stage.here.tar"' EXIT
+  tar -C "$TO_STAGE" -cf "$stage.here.tar" .
+  sbcast --force "$stage.here.tar" "$stage.tar"
+  # shellcheck disable=SC2016  # the shell of each node expands $1
+  "${each[@]}" bash -c 'mkdir -p "$1" && tar -C "$1" -xf "$1.tar" && rm "$1.tar"' unpack "$stage"
+  hpcpipe=("$stage/bin/python" -m hpcpipe)
+fi
+
 echo "job $SLURM_JOB_ID, restart ${SLURM_RESTART_COUNT:-0}: $SLURM_NTASKS ranks on $SLURM_JOB_NODELIST"
-srun "${options[@]}" hpcpipe run "$job" "$@" &
+# --broadcast: one rank reads the job file. A requeued job goes on from its last checkpoint by itself, if it has [checkpoint].
+srun "${options[@]}" "${hpcpipe[@]}" run "$job" --broadcast "$@" &
 ranks=$!
 
 # Slurm ends a job by SIGTERM to the ranks and to this script, which stays until they have ended. SIGUSR2 to this script
@@ -77,7 +95,12 @@ code=0; wait "$ranks" || code=$?
 while ((code > 128)) && kill -0 "$ranks" 2>/dev/null; do  # a signal has interrupted the waiting
   code=0; wait "$ranks" || code=$?
 done
-[[ ! -s $HPCPIPE_EXIT_CODE_FILE ]] || code=$(<"$HPCPIPE_EXIT_CODE_FILE")
+said=$(<"$HPCPIPE_EXIT_CODE_FILE")
+if [[ $said == [0-9]* ]]; then
+  code=$said
+elif [[ -z $said ]] && ((code == 140)); then  # SIGUSR2 before the ranks could catch it: nothing is lost
+  code=75
+fi
 rm -f "$HPCPIPE_EXIT_CODE_FILE"
 
 # 75: stopped by a signal, to be continued. Whoever cancelled or requeued the job has decided already.

@@ -37,7 +37,12 @@ code=0; wait "$ranks" || code=$?
 while ((code > 128)) && kill -0 "$ranks" 2>/dev/null; do
   code=0; wait "$ranks" || code=$?
 done
-[[ ! -s $HPCPIPE_EXIT_CODE_FILE ]] || code=$(<"$HPCPIPE_EXIT_CODE_FILE")
+said=$(<"$HPCPIPE_EXIT_CODE_FILE")
+if [[ $said == [0-9]* ]]; then
+  code=$said
+elif [[ -z $said ]] && ((code == 140)); then  # SIGUSR2 before the ranks could catch it: nothing is lost
+  code=75
+fi
 rm -f "$HPCPIPE_EXIT_CODE_FILE"
 if ((code == 75)) && [[ -z $ended_by_slurm ]] && ((${SLURM_RESTART_COUNT:-0} < 100)); then
   scontrol requeue "$SLURM_JOB_ID"

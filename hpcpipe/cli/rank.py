@@ -4,23 +4,29 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
-from hpcpipe.cluster.meeting import exchange, meet
-from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_world
-from hpcpipe.cluster.starting import explained
+from hpcpipe.cluster.meeting import gather, library, meet, share
+from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
+from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word
 from hpcpipe.exit_code import ExitCode
-from hpcpipe.runtime.stop import StopWish
+from hpcpipe.job import JobError
+from hpcpipe.job.source import read_source
+from hpcpipe.stop import StopWish
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hpcpipe.job import Job
+
+_PATIENCE_S = 1.0
 
 
 def run_rank(
@@ -34,15 +40,60 @@ def run_rank(
 ) -> int:
     """Train on this rank and return its exit code, the same on all ranks."""
     with StopWish(lambda number: os._exit(128 + number)) as early:  # one that comes while MPI and torch load counts too
-        # Before MPI starts: afterwards no process may be forked.
+        if not _speaks_to_mpi(given):
+            return ExitCode.ENVIRONMENT
         revision = _git_revision() if given.rank == 0 else ""
-        with explained(_if_mpi_dies(given)) if given.rank == 0 else nullcontext():
-            comm = meet()
+        comm = _meet(given)
+        if given.rank == 0:
+            leave_word(STARTED)
         if (problem := _problem(job, given, comm)) is not None:
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
         return _train(job, early, run_directory, replay, revision, resume, quiet=quiet)
+
+
+def read_for_all(job_file: Path, given: environment.World) -> str | None:
+    """Return what rank 0 reads in the job file, so that no other rank opens it (collective; starts MPI).
+
+    None where it cannot read it, or the ranks have not met: then each finds out by itself what is wrong.
+    """
+    text = None
+    if not _speaks_to_mpi(given):
+        sys.exit(ExitCode.ENVIRONMENT)
+    if given.rank == 0:
+        with suppress(JobError):
+            text = read_source(job_file).text
+    comm = _meet(given)
+    if comm.size != given.size:
+        return None
+    found = share(comm, text)
+    assert found is None or isinstance(found, str)
+    return found
+
+
+def _speaks_to_mpi(given: environment.World) -> bool:
+    """Return whether MPI can start with what srun serves, where that is known before; rank 0 says why not."""
+    served = environment.slurm_mpi()
+    if given.launcher != "slurm" or served is None or not served.startswith("pmix"):
+        return True
+    problem = judge_interface(served, library())
+    if problem is None:
+        return True
+    if given.rank == 0:
+        print(f"hpcpipe: {problem}", file=sys.stderr, flush=True)
+    else:
+        time.sleep(_PATIENCE_S)  # srun ends all ranks with the first that leaves, also the one that speaks
+    return False
+
+
+def _meet(given: environment.World) -> "MPI.Intracomm":
+    """Start MPI, if it has not been started, with somebody to speak for rank 0 should it be ended by that."""
+    if given.rank != 0:
+        return meet()
+    _git_revision()  # now, because once MPI has started no process may be forked
+    with explained(_if_mpi_dies(given), while_it_lasts=_if_mpi_waits(given)):
+        return meet()
 
 
 def _train(
@@ -70,10 +121,9 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {error}", file=sys.stderr)
             return ExitCode.INPUT
-        problems = [problem for problem in world.collect(_wrong_inside(job, world.rank)) if problem]
-        if problems:
+        if problem := world.first(_wrong_inside(job, world.rank)):
             if world.rank == 0:
-                print(f"hpcpipe: {problems[0]}", file=sys.stderr)
+                print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.INPUT
         try:
             start = find_together(job, resume, run_directory, world)
@@ -123,8 +173,19 @@ def _if_mpi_dies(given: environment.World) -> str:
     return f"hpcpipe: MPI has ended rank 0 while it started under {given.launcher}{how}; {ADVICE_PMI}"
 
 
+def _if_mpi_waits(given: environment.World) -> str:
+    return (
+        f"hpcpipe: MPI has been starting for {PATIENCE_S:.0f} s: rank 0 waits for the other {given.size - 1} ranks "
+        f"of {given.launcher}; if it stays so, the nodes cannot reach each other by the network that MPI has "
+        "chosen (UCX_NET_DEVICES, FI_TCP_IFACE, FI_PROVIDER), or a node is lost: `hpcpipe doctor` by the same srun line"
+    )
+
+
 def _directory(job: "Job", run_directory: Path | None, goes_on: bool) -> str | None:
     made = make_directory(job, run_directory, goes_on=goes_on)
+    if made is not None and job.events.on:
+        with suppress(OSError):  # the log will say in its own words what is wrong
+            (made / "events").mkdir(exist_ok=True)  # once, before thousands of ranks look for it
     return None if made is None else str(made)
 
 
@@ -136,14 +197,18 @@ def _problem(job: "Job", given: environment.World, comm: "MPI.Intracomm") -> str
     node, local = environment.slurm_node() or socket.gethostname(), given.local_rank or 0
     gpus = (environment.visible_gpus(), environment.step_gpus(), environment.gpus_on_node())
     mine = Seat(comm.rank, node, local, *gpus)
-    seats = [Seat(**{**seat, **_tuples(seat)}) for seat in exchange(comm, asdict(mine))]
-    return judge_gpus(seats, gpus_per_node=job.slurm.gpus_per_node)
+    seats = [Seat(**{**seat, **_tuples(seat)}) for seat in gather(comm, asdict(mine))]  # on rank 0, which judges
+    wrong = judge_gpus(seats, gpus_per_node=job.slurm.gpus_per_node)
+    found = share(comm, wrong)
+    assert found is None or isinstance(found, str)
+    return found
 
 
 def _tuples(seat: dict[str, Any]) -> dict[str, tuple[str, ...] | None]:
     return {key: None if seat[key] is None else tuple(seat[key]) for key in ("visible", "whole")}
 
 
+@cache
 def _git_revision() -> str:
     """Return the revision of the source tree that hpcpipe runs from, or nothing."""
     tree = Path(__file__).resolve().parents[2]

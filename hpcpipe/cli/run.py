@@ -37,6 +37,7 @@ Examples:
     help="Go on from a checkpoint: PATH, or the newest good one of this run directory or job. A Slurm job that was "
     "requeued does so by itself.",
 )
+@click.option("--broadcast", is_flag=True, help="Let rank 0 read JOB.toml for all ranks of the launcher.")
 @click.option("--dry-run", is_flag=True, help="Show stages, caps and sizes; start nothing.")
 @click.option("--quiet", is_flag=True, help="Show neither progress nor report.")
 def run(
@@ -46,6 +47,7 @@ def run(
     run_dir: Path | None,
     replay: Path | None,
     resume: str | None,
+    broadcast: bool,
     dry_run: bool,
     quiet: bool,
 ) -> None:
@@ -60,8 +62,13 @@ def run(
 
     given = environment.world()
     speaks = given is None or given.rank == 0
+    text = None
+    if broadcast and given is not None and not dry_run:
+        from hpcpipe.cli.rank import read_for_all
+
+        text = read_for_all(job_file, given)
     try:
-        job = load_job(job_file, overrides, ranks=ranks)
+        job = load_job(job_file, overrides, ranks=ranks, text=text)
     except JobError as error:
         if speaks:
             from hpcpipe.cli.faults import print_faults
@@ -92,11 +99,11 @@ def run(
         sys.exit(0)
     if given is not None:
         from hpcpipe.cli.rank import run_rank
-        from hpcpipe.cluster.starting import leave_exit_code
+        from hpcpipe.cluster.starting import leave_word
 
         code = run_rank(job, given, run_directory=run_dir, quiet=quiet, replay=replay, resume=resume)
         if speaks:
-            leave_exit_code(code)
+            leave_word(str(int(code)))
         sys.exit(code)
     words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
     words += [] if replay is None else ["--replay", str(replay)]

@@ -62,6 +62,12 @@ def submit(
         sweep=elements,
         after=tuple(filter(None, dependencies)),
     )
+    if job.slurm.stage_to and not any((wanted.environment / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
+        _fail(
+            f"stage_to copies a Python environment, but {wanted.environment} is none: install hpcpipe into one "
+            "(python -m venv, conda), or leave stage_to out",
+            ExitCode.INPUT,
+        )
     try:
         script = render(wanted)
     except UnwritableError as error:

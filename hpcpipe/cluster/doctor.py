@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.ask import Answer, ask, ask_in_place, ask_ranks
 from hpcpipe.cluster.check import Check, Status
+from hpcpipe.cluster.doctor_gpu import judge_gpu_buffers
 from hpcpipe.cluster.doctor_ranks import check_ranks
 from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
 from hpcpipe.cluster.placement import ADVICE_PMI
@@ -39,11 +40,13 @@ def run_checks(run_dir: Path = Path("runs"), *, joined: Answer | None = None) ->
         native = children.submit(ask, "native", timeout_s=60)
         files = children.submit(ask, "files", str(_existing(run_dir)), timeout_s=30)
         answers = [future.result() for future in (libraries, mpi, native, files)]
+    gpus = answers[0].get("torch", {}).get("gpus", 0)
+    answers.append(ask("device", timeout_s=60) if gpus and "error" not in answers[1] else {})
     return list(_checks(run_dir, joined, *answers))
 
 
 def _checks(
-    run_dir: Path, joined: Answer | None, libraries: Answer, mpi: Answer, native: Answer, files: Answer
+    run_dir: Path, joined: Answer | None, libraries: Answer, mpi: Answer, native: Answer, files: Answer, device: Answer
 ) -> Iterator[Check]:
     yield _python()
     yield from _libraries(libraries)
@@ -51,7 +54,7 @@ def _checks(
     yield _threads(mpi)
     yield from _mpiexec(mpi)
     yield _native(native, mpi)
-    yield _gpu(mpi, libraries)
+    yield judge_gpu_buffers(mpi, libraries, device)
     yield _launcher(joined)
     if joined is not None and "ranks" in joined:
         yield from check_ranks(joined["ranks"], joined["links"])
@@ -153,33 +156,6 @@ def _native(answer: Answer, mpi: Answer) -> Check:
     if built and used and Path(built).resolve() != Path(used).resolve():
         return Check(name, "warn", f"built against {built}, but mpi4py uses {used}", rebuild)
     return Check(name, "pass", f"same MPI as mpi4py, built by {answer.get('compiler', 'an unknown compiler')}")
-
-
-def _gpu(mpi: Answer, libraries: Answer) -> Check:
-    name = "gpu-aware mpi"
-    if "error" in mpi:
-        return Check(name, "skip", "MPI does not start", "see the check mpi")
-    says = mpi["queries"].get("MPIX_Query_cuda_support")
-    kinds = mpi["memory_kinds"]
-    aware = (
-        bool(says)
-        or "cuda" in kinds
-        or "rocm" in kinds
-        or (mpi["gtl"] and os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1")
-    )
-    said = "yes" if aware else "no" if says is not None or kinds else "unknown (this MPI cannot be asked)"
-    gpus = libraries.get("torch", {}).get("gpus", 0)
-    if not gpus:
-        return Check(
-            name, "skip", f"torch sees no GPU here; MPI says of GPU buffers: {said}", "ask on a node with a GPU"
-        )
-    if aware:
-        return Check(name, "pass", f"MPI takes GPU buffers; {gpus} {_plural(gpus, 'GPU')}")
-    hint = (
-        "messages go through host memory; for direct ones load the site's CUDA-aware MPI "
-        "(on Cray set MPICH_GPU_SUPPORT_ENABLED=1)"
-    )
-    return Check(name, "warn", f"MPI says of GPU buffers: {said}; {gpus} {_plural(gpus, 'GPU')}", hint)
 
 
 def _launcher(joined: Answer | None) -> Check:

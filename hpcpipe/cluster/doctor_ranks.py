@@ -14,7 +14,11 @@ from hpcpipe.cluster.placement import Seat, judge_gpus
 SLOW = 3.0
 """A link that is this many times slower than the median of all links is worth a look."""
 SAME_CLOCK_S = 1.0
+LIKE_TCP_US = 10.0
+"""Half a round trip of 8 bytes: fast networks need 1 to 3 µs, TCP over Ethernet 7 and more."""
+SLOW_SYNC_MS = 500.0
 LITTLE_STACK = 1 << 20
+FEW_LINKS = 16
 BARS = "▁▂▃▄▅▆▇█"
 UNLIMITED = -1
 
@@ -27,12 +31,13 @@ def check_ranks(ranks: Sequence[Facts], links: Sequence[Facts]) -> Iterator[Chec
     for rank in ranks:
         nodes[rank["node"]].append(rank)
     yield _same_mpi(nodes)
-    yield _transports(ranks)
+    yield _transports(ranks, links)
     yield _gpus(ranks)
     yield _cores(nodes)
     yield _limits(nodes)
     yield _clocks(nodes)
     yield _folder(nodes)
+    yield _files(nodes)
     yield _links(ranks, links)
 
 
@@ -49,12 +54,26 @@ def _same_mpi(nodes: dict[str, list[Facts]]) -> Check:
     )
 
 
-def _transports(ranks: Sequence[Facts]) -> Check:
+def _transports(ranks: Sequence[Facts], links: Sequence[Facts]) -> Check:
+    name = "transports"
     found = sorted({name for rank in ranks for name in rank["transports"]})
-    if found:
-        return Check("transports", "pass", f"MPI has loaded {', '.join(found)}")
-    hint = "MPI brings its own; between nodes see that it is not plain TCP: compare the links below with your network's"
-    return Check("transports", "pass", "MPI uses neither UCX nor libfabric nor a vendor's library of its own", hint)
+    settings = sorted({f"{key}={value}" for rank in ranks for key, value in rank["network_settings"].items()})
+    detail = (
+        f"MPI has loaded {', '.join(found)}" if found else "MPI uses neither UCX nor libfabric nor a vendor's library"
+    )
+    detail += f"; set: {' '.join(settings)}" if settings else ""
+    node_of = {rank["rank"]: rank["node"] for rank in ranks}
+    between = [link["latency_us"] for link in links if node_of[link["from"]] != node_of[link["to"]]]
+    if between and median(between) > LIKE_TCP_US:
+        return Check(
+            name,
+            "warn",
+            f"{detail}; {median(between):.3g} µs between nodes, as TCP has it",
+            "InfiniBand and Slingshot have 1 to 3 µs: use the site's MPI, or let this one find the network (UCX_TLS, "
+            "UCX_NET_DEVICES, FI_PROVIDER); `ucx_info -d` and `fi_info -l` list what there is",
+        )
+    hint = "" if found else "MPI brings its own; compare the links below with what your network can do"
+    return Check(name, "pass", detail, hint)
 
 
 def _gpus(ranks: Sequence[Facts]) -> Check:
@@ -148,30 +167,56 @@ def _folder(nodes: dict[str, list[Facts]]) -> Check:
     return Check("shared folder", "pass", f"files where runs go are seen on {_many(len(nodes), 'node')}")
 
 
+def _files(nodes: dict[str, list[Facts]]) -> Check:
+    name = "files of all nodes"
+    found = {node: files for node, ranks in nodes.items() for rank in ranks if (files := rank["files"]) is not None}
+    move = "choose another folder for runs: [job] run_dir, or --run-dir"
+    broken = {node: files["error"] for node, files in found.items() if "error" in files}
+    if broken:
+        error = next(iter(broken.values()))
+        return Check(name, "fail", f"files cannot be written where runs go from {_names(list(broken))}: {error}", move)
+    unlocked = {node: files["locks"] for node, files in found.items() if files["locks"]}
+    if unlocked:
+        detail = f"files cannot be locked from {_names(list(unlocked))}: {next(iter(unlocked.values()))}"
+        return Check(
+            name, "warn", detail, "logs are written without locks; for other programs HDF5_USE_FILE_LOCKING=FALSE"
+        )
+    if not found:
+        return Check(name, "skip", "no node was asked", "")
+    slowest = max(found, key=lambda node: float(found[node]["synced_ms"]))
+    detail = f"written, synced, locked and renamed from {_many(len(found), 'node')}"
+    detail += f"; syncing 4 KiB took {found[slowest]['synced_ms']:.3g} ms at most, on {slowest}"
+    if found[slowest]["synced_ms"] > SLOW_SYNC_MS:
+        return Check(name, "warn", detail, f"checkpoints will be slow to save; {move}, or a faster file system")
+    return Check(name, "pass", detail)
+
+
 def _links(ranks: Sequence[Facts], links: Sequence[Facts]) -> Check:
     name = "links"
     if not links:
         return Check(name, "skip", "one rank has no neighbour", "start more ranks")
     node_of = {rank["rank"]: rank["node"] for rank in ranks}
     latency, rate = median(link["latency_us"] for link in links), median(link["mb_per_s"] for link in links)
-    slow = [link for link in links if slowness(link, latency, rate) > SLOW]
-    detail = (
-        f"{_many(len(links), 'link')} between neighbours, median {latency:.3g} µs and {rate:,.0f} MB/s\n{strip(links)}"
+    slow = sorted(
+        (link for link in links if slowness(link, latency, rate) > SLOW),
+        key=lambda link: -slowness(link, latency, rate),
     )
-    if not slow:
-        return Check(name, "pass", detail)
-    worst = sorted(slow, key=lambda link: -slowness(link, latency, rate))[:5]
+    told = slow[:5] if len(links) > FEW_LINKS else links
     lines = [
         f"rank {link['from']} on {node_of[link['from']]} to rank {link['to']} on {node_of[link['to']]}: "
-        f"{link['latency_us']:.3g} µs, {link['mb_per_s']:,.0f} MB/s"
-        for link in worst
+        f"{link['latency_us']:.3g} µs, {link['mb_per_s']:,.0f} MB/s{', slow' if link in slow else ''}"
+        for link in told
     ]
+    detail = f"{_many(len(links), 'link')} between neighbours, median {latency:.3g} µs and {rate:,.0f} MB/s"
+    detail = "\n".join([detail, strip(links), *lines])
+    if not slow:
+        return Check(name, "pass", detail)
     hint = "links inside a node and between nodes differ by nature; "
     suspect = _suspect(slow, links, node_of)
     hint += (
         f"{suspect} is on every slow one: try --exclude={suspect}" if suspect else "repeat it before you blame a node"
     )
-    return Check(name, "warn", "\n".join([detail, *lines]), hint)
+    return Check(name, "warn", detail, hint)
 
 
 def slowness(link: Facts, latency: float, rate: float) -> float:

@@ -5,7 +5,6 @@ It must not know what the ranks do; they tell through files in the run directory
 
 import ctypes
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcpipe.cluster import mpiexec as launcher
+from hpcpipe.cluster.deaths import DeathWatch
 from hpcpipe.cluster.output import BannerFilter, Pump
 from hpcpipe.cluster.verdict import Ended, judge, read_ranks
 from hpcpipe.exit_code import ExitCode
@@ -75,7 +75,7 @@ def _attend(process: "subprocess.Popen[bytes]", run_dir: Path, *, hydra: bool) -
         Pump(process.stdout.fileno(), 1, BannerFilter() if hydra else None),
         Pump(process.stderr.fileno(), 2, BannerFilter() if hydra else None),
     ]
-    watch = DeathWatch(run_dir)
+    watch = DeathWatch(run_dir, process.pid)
     for thread in (*pumps, watch):
         thread.start()
     with _signals_forwarded(process, run_dir) as received:
@@ -86,57 +86,6 @@ def _attend(process: "subprocess.Popen[bytes]", run_dir: Path, *, hydra: bool) -
     interrupted = received[0] if received else None
     said = "\n".join(pump.said for pump in pumps)
     return Ended(returncode, said, watch.deaths, interrupted, read_ranks(run_dir))
-
-
-class DeathWatch(threading.Thread):
-    """Notes the order in which the ranks of this host die: `deaths`. Linux 5.3 or newer; elsewhere it stays empty."""
-
-    LOOK_EVERY_S = 0.05
-
-    def __init__(self, run_dir: Path) -> None:
-        super().__init__(name="hpcpipe-deaths", daemon=True)
-        self.deaths: list[int] = []
-        self._run_dir = run_dir
-        self._closing = threading.Event()
-        self._wake, self._waker = os.pipe()
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._closing.set()
-        os.write(self._waker, b"x")
-        self.join()
-        os.close(self._wake)
-        os.close(self._waker)
-
-    def run(self) -> None:
-        """Wait for the ranks to introduce themselves, then for their deaths."""
-        while not (ranks := read_ranks(self._run_dir)):
-            if self._closing.wait(self.LOOK_EVERY_S):
-                return
-        here = socket.gethostname().partition(".")[0]
-        poll, watched = select.poll(), {}
-        poll.register(self._wake, select.POLLIN)
-        for entry in ranks:
-            pid, rank, host = entry.get("pid"), entry.get("rank"), str(entry.get("host")).partition(".")[0]
-            if host != here or not isinstance(pid, int) or not isinstance(rank, int):
-                continue
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self.deaths.append(rank)
-            except (AttributeError, OSError):
-                continue
-            else:
-                watched[descriptor] = rank
-                poll.register(descriptor, select.POLLIN)
-        while watched and not self._closing.is_set():
-            for descriptor, _ in poll.poll():
-                if descriptor in watched:
-                    self.deaths.append(watched.pop(descriptor))
-                    poll.unregister(descriptor)
-                    os.close(descriptor)
-        for descriptor in watched:
-            os.close(descriptor)
 
 
 @contextmanager

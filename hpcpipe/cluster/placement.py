@@ -31,6 +31,26 @@ class Seat:
     on_node: int = 0
 
 
+def judge_interface(served: str | None, library: str) -> str | None:
+    """Return what is wrong where srun serves what the MPI library was not built for, as far as that is known for sure.
+
+    Parameters
+    ----------
+    served
+        The `--mpi=` of srun.
+    library
+        What the library says of itself: MPICH tells how it was configured.
+    """
+    configured = next((line for line in library.splitlines() if line.startswith("MPICH configure:")), None)
+    if served is None or not served.startswith("pmix") or configured is None or "pmi" in configured:
+        return None
+    name = " ".join(library.splitlines()[0].split())
+    return (
+        f"srun serves {served} to its ranks, but {name} was built without PMIx and "
+        'would end them; write `--mpi=pmi2` on the srun line ([slurm] mpi = "pmi2", or MPI=pmi2 for the scripts)'
+    )
+
+
 def judge_world(job: Job, given: World, *, size: int) -> str | None:
     """Return what is wrong with the number of ranks, or None.
 

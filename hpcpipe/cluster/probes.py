@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+DEVICE_NUMBERS = (16, 1 << 20)
+"""Numbers in a message: MPI sends short and long ones in different ways."""
+
 
 def libraries() -> dict[str, Any]:
     """Import what a run needs besides MPI."""
@@ -63,6 +66,26 @@ def mpi() -> dict[str, Any]:
         "memory_kinds": kinds or "",
         "gtl": _maps_hold("libmpi_gtl_"),
     }
+
+
+def device() -> dict[str, Any]:
+    """Let MPI carry GPU buffers from this process to itself: one that cannot read a GPU's memory dies of it."""
+    import torch
+    from mpi4py import MPI
+
+    if not torch.cuda.is_available():
+        return {"skipped": "torch sees no GPU"}
+    for number in DEVICE_NUMBERS:
+        sent = torch.arange(number, dtype=torch.int32, device="cuda")
+        got = torch.zeros_like(sent)
+        torch.cuda.synchronize()  # MPI knows nothing of streams
+        request = MPI.COMM_SELF.Irecv([MPI.buffer.fromaddress(got.data_ptr(), 4 * number), MPI.BYTE], source=0)
+        MPI.COMM_SELF.Send([MPI.buffer.fromaddress(sent.data_ptr(), 4 * number), MPI.BYTE], dest=0)
+        request.Wait()
+        torch.cuda.synchronize()
+        if not torch.equal(sent, got):
+            return {"wrong": f"{4 * number} bytes arrived changed"}
+    return {"exchanged": [4 * number for number in DEVICE_NUMBERS]}
 
 
 def native() -> dict[str, Any]:
@@ -136,7 +159,7 @@ def follow(path: str) -> dict[str, Any]:
 
 
 PROBES: dict[str, Callable[..., dict[str, Any]]] = {
-    probe.__name__: probe for probe in (libraries, mpi, native, world, hello, files, follow)
+    probe.__name__: probe for probe in (libraries, mpi, device, native, world, hello, files, follow)
 }
 
 

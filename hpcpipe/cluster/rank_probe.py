@@ -3,7 +3,9 @@
 It says what is, never whether that is good; doctor_ranks.py judges. Nothing here is meant to be fast, only short.
 """
 
+import fcntl
 import os
+import re
 import resource
 import shutil
 import socket
@@ -14,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cluster import environment
-from hpcpipe.cluster.meeting import exchange
+from hpcpipe.cluster.meeting import gather
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,14 +25,26 @@ ROUND_TRIPS = 32
 BULK_BYTES = 1 << 20
 BULK_MESSAGES = 4
 TRANSPORTS = {"libucp": "UCX", "libfabric": "libfabric", "libpsm2": "PSM2", "libmpi_gtl_": "Cray GTL", "libcxi": "CXI"}
+MODULES = re.compile(r"/lib(?:uct_(?P<ucx>\w+)|(?P<fabric>\w+)-fi)\.so")
+"""What UCX and libfabric load for one kind of network each, such as libuct_ib.so and libpsm3-fi.so."""
+SETTINGS = (
+    "FI_PROVIDER",
+    "MPIR_CVAR_CH4_NETMOD",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_pml",
+    "UCX_NET_DEVICES",
+    "UCX_TLS",
+)
 
 
 def look(comm: "MPI.Intracomm", folder: str) -> dict[str, Any]:
-    """Return what all ranks are and how they reach each other (collective); the same on every rank."""
+    """Return what all ranks are and how they reach each other (collective), on rank 0; nothing elsewhere."""
     offset = _clock_offset(comm)
     links = _links(comm)
     facts = _facts() | {"rank": comm.rank, "clock_offset_s": offset, "sees_folder": _sees(comm, Path(folder))}
-    told = exchange(comm, {"facts": facts, "links": links})
+    facts["files"] = _files(Path(folder)) if not facts["local_rank"] else None
+    told = gather(comm, {"facts": facts, "links": links})
     ranks = [entry["facts"] for entry in told]
     return {"ranks": ranks, "links": [link for entry in told for link in entry["links"]]}
 
@@ -53,6 +67,7 @@ def _facts() -> dict[str, Any]:
         "on_node": environment.gpus_on_node(),
         "cuda": None if cuda is None else int(cuda()),
         "transports": _transports(),
+        "network_settings": {name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
         "cores": sorted(os.sched_getaffinity(0)),
         "threads": _number(os.environ.get("OMP_NUM_THREADS", "")),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -64,7 +79,9 @@ def _facts() -> dict[str, Any]:
 def _transports() -> list[str]:
     with suppress(OSError):
         maps = Path("/proc/self/maps").read_text(errors="replace")
-        return [name for library, name in TRANSPORTS.items() if library in maps]
+        found = [name for library, name in TRANSPORTS.items() if library in maps]
+        modules = {(f"UCX {m['ucx']}" if m["ucx"] else f"libfabric {m['fabric']}") for m in MODULES.finditer(maps)}
+        return [*found, *sorted(modules)]
     return []
 
 
@@ -151,6 +168,31 @@ def _sees(comm: "MPI.Intracomm", folder: Path) -> bool:
     if path is not None:
         path.unlink(missing_ok=True)
     return seen
+
+
+def _files(folder: Path) -> dict[str, Any]:
+    """Do in the folder, from this node, what a run does there: write, sync, lock, rename."""
+    path = folder / f".hpcpipe-doctor-{os.uname().nodename}-{os.getpid()}"
+    locks = ""
+    try:
+        start = time.perf_counter()
+        with path.open("xb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            synced_ms = (time.perf_counter() - start) * 1e3
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                locks = error.strerror or str(error)
+        path.rename(path.with_name(f"{path.name}-renamed"))
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    finally:
+        for left in (path, path.with_name(f"{path.name}-renamed")):
+            with suppress(OSError):
+                left.unlink()
+    return {"synced_ms": synced_ms, "locks": locks}
 
 
 def _packed(value: float) -> "memoryview[float]":

@@ -32,6 +32,11 @@ class Submission:
     quiet: bool = False
 
     @property
+    def environment(self) -> Path:
+        """The folder of the Python environment that has hpcpipe."""
+        return self.python.parent.parent
+
+    @property
     def log(self) -> Path:
         """The log's path, with Slurm's patterns for the job's number in its last part."""
         number = "%A_%a" if self.sweep else "%j"
@@ -125,13 +130,15 @@ def _run(wanted: Submission) -> list[str]:
     srun += [f"--cpu-bind={slurm.cpu_bind}"] if slurm.cpu_bind else []
     srun += [f"--gpu-bind={slurm.gpu_bind}"] if slurm.gpus_per_node and slurm.gpu_bind else []
     srun += slurm.srun_extra
-    program = [str(wanted.python), "-m", "hpcpipe", "run", str(wanted.job_file)]
+    program = ["-m", "hpcpipe", "run", str(wanted.job_file)]
     program += [word for override in wanted.overrides for word in ("--set", override)]
     program += ["--run-dir", str(wanted.run_dir)] if wanted.run_dir else []
     program += ["--quiet"] if wanted.quiet else []
-    for word in program:
+    program += ["--broadcast"] if slurm.broadcast else []
+    for word in (str(wanted.python), *program):
         _check(word, "the command line")
-    lines = []
+    python = '"$stage/bin/python"' if slurm.stage_to else quote(str(wanted.python))
+    lines = _staging(wanted) if slurm.stage_to else []
     if wanted.sweep:
         lines.append('case "$SLURM_ARRAY_TASK_ID" in')
         for number, overrides in enumerate(wanted.sweep):
@@ -143,12 +150,34 @@ def _run(wanted: Submission) -> list[str]:
         f"export {EXIT_CODE_FILE}",
         "ended_by_slurm=",
         f"srun {' '.join(map(quote, srun))} \\",
-        f"  {' '.join(map(quote, program))}" + (' "${sweep[@]}"' if wanted.sweep else "") + " &",
+        f"  {python} {' '.join(map(quote, program))}" + (' "${sweep[@]}"' if wanted.sweep else "") + " &",
         "ranks=$!",
         "trap 'ended_by_slurm=yes' TERM  # the ranks get it too; stay until they have ended",
         "trap 'kill -USR2 \"$ranks\"' USR2",
     ]
     return lines
+
+
+def _staging(wanted: Submission) -> list[str]:
+    """Return what copies the environment to every node: read once, sent by Slurm, unpacked by each for itself."""
+    nodes, _ = wanted.job.slurm.sizes(wanted.job.parallel.ranks)
+    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --mpi=none"
+    folder = wanted.environment
+    _check(str(folder), "the environment's path")
+    unpack = 'mkdir -p "$1" && tar -C "$1" -xf "$1.tar" && rm "$1.tar"'
+    return [
+        f"stage={quote(wanted.job.slurm.stage_to.rstrip('/'))}/hpcpipe-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}",
+        f'trap \'{each} rm -rf "$stage" "$stage.tar" "$stage.here.tar"\' EXIT',
+        "# shellcheck disable=SC2016  # the shell of each node expands $1",
+        f'if ! {{ tar -C {quote(str(folder))} -cf "$stage.here.tar" . &&',
+        '  sbcast --force "$stage.here.tar" "$stage.tar" &&',
+        f'  {each} bash -c {quote(unpack)} unpack "$stage"; }}; then',
+        '  echo "hpcpipe: the environment could not be copied to $stage on every node; see [slurm] stage_to" >&2',
+        f"  exit {int(ExitCode.ENVIRONMENT)}",
+        "fi",
+        f'echo "hpcpipe: {nodes} nodes have their own copies of the environment in $stage"',
+        "",
+    ]
 
 
 def _ending(wanted: Submission) -> list[str]:
@@ -158,8 +187,11 @@ def _ending(wanted: Submission) -> list[str]:
         'while ((code > 128)) && kill -0 "$ranks" 2>/dev/null; do  # a signal has interrupted the waiting',
         '  code=0; wait "$ranks" || code=$?',
         "done",
-        f"if [[ -s ${EXIT_CODE_FILE} ]]; then",
-        f'  code=$(<"${EXIT_CODE_FILE}")',
+        f'said=$(<"${EXIT_CODE_FILE}")',
+        "if [[ $said == [0-9]* ]]; then",
+        "  code=$said",
+        "elif [[ -z $said ]] && ((code == 140)); then  # SIGUSR2 before the ranks could catch it: nothing is lost",
+        f"  code={int(ExitCode.REQUEUE)}",
         "elif ((code != 0)); then",
         '  echo "hpcpipe: the ranks ended without agreeing on an exit code (srun says $code); see above." >&2',
         '  echo "hpcpipe: If MPI did not start, call hpcpipe doctor by the same srun line: it says what to do" >&2',

@@ -11,16 +11,32 @@ from pathlib import Path
 
 from hpcpipe.cluster.environment import EXIT_CODE_FILE
 
-_WITNESS = 'read -r answer || printf "%s\\n" "$1" >&2'
+PATIENCE_S = 60.0
+STARTED = "started"
+"""What rank 0 leaves for the batch script when all ranks have met: from then on they catch signals."""
+
+_WITNESS = """
+answer=$(timeout "$3" cat)
+code=$?
+[ $code -ne 124 ] || printf "%s\\n" "$2" >&2
+[ $code -eq 0 ] || answer=$(cat)
+[ -n "$answer" ] || printf "%s\\n" "$1" >&2
+"""
 
 
 @contextmanager
-def explained(advice: str) -> Iterator[None]:
-    """Run the block; if the process is ended in it, by whatever means, somebody else prints the advice."""
+def explained(advice: str, *, while_it_lasts: str, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Run the block; if the process is ended in it, by whatever means, somebody else prints the advice.
+
+    If the block takes longer than `patience_s`, `while_it_lasts` is printed once.
+    """
     reader, writer = os.pipe()
     try:
         witness = subprocess.Popen(
-            ["/bin/sh", "-c", _WITNESS, "sh", advice], stdin=reader, stdout=subprocess.DEVNULL, start_new_session=True
+            ["/bin/sh", "-c", _WITNESS, "sh", advice, while_it_lasts, f"{patience_s:g}"],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError:  # then MPI's own words must do
         os.close(reader)
@@ -37,9 +53,9 @@ def explained(advice: str) -> Iterator[None]:
         witness.wait()
 
 
-def leave_exit_code(code: int) -> None:
-    """Leave the exit code that all ranks agreed on where the batch script asked for it, if one did."""
+def leave_word(word: str) -> None:
+    """Leave STARTED, and later the exit code that all ranks agreed on, where a batch script asked for it."""
     path = os.environ.get(EXIT_CODE_FILE)
     if path:
         with suppress(OSError):
-            Path(path).write_text(f"{code}\n", encoding="ascii")
+            Path(path).write_text(f"{word}\n", encoding="ascii")

@@ -28,12 +28,12 @@ from hpcpipe.job.models import LanguageModel, OwnModel
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
 from hpcpipe.job.section import Section
-from hpcpipe.job.source import read_source
+from hpcpipe.job.source import Source, read_source
 from hpcpipe.job.syntax import parse
 from hpcpipe.job.words import nearest
 
 
-def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None) -> Job:
+def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None, *, text: str | None = None) -> Job:
     """Return the checked job of a file.
 
     Parameters
@@ -42,6 +42,8 @@ def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None
         `table.key=value`, typed as in TOML; they win over the file.
     ranks
         How many ranks there are, where that is known; the job must want as many.
+    text
+        What is in the file, where somebody else has read it.
 
     Raises
     ------
@@ -51,7 +53,7 @@ def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None
     path = Path(path)
     read, faults = parse_overrides(overrides)
     try:
-        source = read_source(path)
+        source = read_source(path) if text is None else Source(str(path), text)
         document = Document(source, parse(source), read)
     except JobError as error:
         raise JobError([*error.faults, *faults]) from None

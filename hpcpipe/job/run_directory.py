@@ -54,3 +54,26 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write_once(path: Path, text: str) -> bool:
+    """Write a file if there is none yet, and return whether it was this call that wrote it; of many callers one does.
+
+    It appears whole, by a hard link; where the file system has none it is made first and filled then, so a reader must
+    be ready for half of it.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    try:
+        path.hardlink_to(partial)
+    except FileExistsError:
+        return False
+    except OSError:  # EPERM, ENOTSUP, EMLINK and others, by file system
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+    finally:
+        partial.unlink(missing_ok=True)
+    return True

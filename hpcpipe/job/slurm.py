@@ -107,6 +107,12 @@ def _env(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def _folder(value: str) -> str:
+    if value and not value.startswith("/"):
+        raise wrong(f"must be an absolute path, got {show(value)}", 'for example stage_to = "/tmp" or "/dev/shm"')
+    return _line(value)
+
+
 def _option(value: str) -> str:
     _line(value)
     if not OPTION.fullmatch(value):
@@ -174,6 +180,12 @@ class Slurm(Section):
     modules: list[Annotated[str, AfterValidator(_module)]] = Field(default=[], description="modules to load, in order")
     env: Annotated[dict[str, str], PlainValidator(_env)] = Field(default={}, description="variables to set")
     prologue: list[Line] = Field(default=[], description="your own shell lines, run on the first node before srun")
+    broadcast: bool = Field(default=False, description="whether rank 0 reads the job file for all")
+    stage_to: Annotated[str, AfterValidator(_folder)] = Field(
+        default="",
+        description="folder on each node's own disk or in its memory to copy the Python environment to",
+        examples=["/tmp"],
+    )
     extra: list[Annotated[str, AfterValidator(_sbatch_option)]] = Field(
         default=[], description="more options of sbatch, one an entry"
     )

@@ -3,7 +3,7 @@
 `stage` needs torch and is imported where it is meant; the rest needs no array library but numpy.
 """
 
-from hpcpipe.runtime.clock import ClockSample, compare_clocks, now
+from hpcpipe.runtime.clock import ClockSample, clock_shifts, compare_clocks, now
 from hpcpipe.runtime.clock_watch import ClockWatch
 from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
@@ -12,13 +12,13 @@ from hpcpipe.runtime.ledger import Ledger
 from hpcpipe.runtime.mailbox import Inlet, Mailbox
 from hpcpipe.runtime.mesh import Mesh, Place
 from hpcpipe.runtime.node_memory import NodeMemory
-from hpcpipe.runtime.peers import Peer, PeerWatch
+from hpcpipe.runtime.peers import Peer, PeerWatch, introduce, read_peers
 from hpcpipe.runtime.snapshot import snapshot
-from hpcpipe.runtime.stop import StopWish
 from hpcpipe.runtime.synthetic import NoBuckets, SyntheticStage
 from hpcpipe.runtime.waiting import Waiting, choose_poll
 from hpcpipe.runtime.watchdog import Watchdog
 from hpcpipe.runtime.world import World
+from hpcpipe.stop import StopWish
 
 __all__ = [
     "ClockSample",
@@ -45,7 +45,10 @@ __all__ = [
     "Watchdog",
     "World",
     "choose_poll",
+    "clock_shifts",
     "compare_clocks",
+    "introduce",
     "now",
+    "read_peers",
     "snapshot",
 ]

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpipe.runtime.mesh import Place
+from hpcpipe.runtime.world import World
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -65,6 +68,18 @@ def _ask(comm: "MPI.Intracomm", word: Word) -> ClockSample:
     comm.Recv(word, source=0)
     received = now()
     return ClockSample(received, (sent + received) // 2 - int(word[0]), received - sent)
+
+
+def clock_shifts(pipeline: World, place: Place, offset: int) -> dict[int, int]:
+    """Return by world rank of this pipeline what to add to its times to get this rank's, in ns (collective over it).
+
+    `offset` is this clock minus rank 0's. Ranks of one host share a clock.
+    """
+    others = pipeline.collect([pipeline.host, offset])
+    return {
+        place.rank_of(stage): 0 if host == pipeline.host else offset - theirs
+        for stage, (host, theirs) in enumerate(others)
+    }
 
 
 def _answer(comm: "MPI.Intracomm", peer: int) -> None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from hpcpipe.exit_code import ExitCode
+from hpcpipe.job.run_directory import write_once
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -57,18 +58,11 @@ class Failure:
         return run_directory / "failures" / f"rank_{rank:05d}.json"
 
     def write(self, run_directory: Path) -> bool:
-        """Write `failures/rank_NNNNN.json`, whole or not at all; return False where somebody has written it before."""
+        """Write `failures/rank_NNNNN.json`; return False where somebody has written it before."""
         path = self.path(run_directory, self.rank)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(exist_ok=True)
-            partial.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-            try:
-                path.hardlink_to(partial)
-            finally:
-                partial.unlink()
-        except FileExistsError:
-            return False
+            return write_once(path, json.dumps(asdict(self), indent=2))
         except OSError as error:  # trouble with the disk is not worse than the failure
             print(f"hpcpipe: cannot record the failure in {run_directory}: {error}", file=sys.stderr)
         return True

@@ -4,18 +4,20 @@ Several launchers leave the other ranks waiting for ever. Each rank asks the ker
 its node (pidfd); a node that vanishes as a whole is the scheduler's to notice.
 """
 
+import json
 import os
 import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.runtime.failure import Failure, abort, hang_verdict
+from hpcpipe.runtime.world import World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -39,6 +41,27 @@ class Peer:
     def me(cls, *, rank: int, host: str, stage: int) -> "Peer":
         """Introduce this process; `namespace` names the space in which its process id is meant."""
         return cls(rank, os.getpid(), host, stage, Path("/proc/self/ns/pid").stat().st_ino if _LINUX else 0)
+
+
+def introduce(world: World, me: Peer) -> tuple[list[Peer], list[Peer]]:
+    """Introduce this rank (collective); return the ranks of its node and, on rank 0 alone, all ranks."""
+    from mpi4py import MPI
+
+    node = MPI.Intracomm(world.comm.Split_type(MPI.COMM_TYPE_SHARED, world.rank))
+    beside = [Peer(**each) for each in World(node).collect(asdict(me))]
+    node.Free()
+    return beside, [Peer(**each) for each in world.gather(asdict(me))]
+
+
+def read_peers(run_directory: Path) -> list[Peer]:
+    """Return all ranks as rank 0 has written them down.
+
+    Raises
+    ------
+    OSError, ValueError
+        The list cannot be read.
+    """
+    return [Peer(**each) for each in json.loads((run_directory / "ranks.json").read_text(encoding="utf-8"))]
 
 
 class PeerWatch:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcpipe.exit_code import ExitCode
+from hpcpipe.job.run_directory import write_once
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import Failure, abort, hang_verdict
 from hpcpipe.runtime.hang_view import first_stuck
@@ -44,6 +45,8 @@ class Watchdog:
 
     Parameters
     ----------
+    everybody
+        Called in the thread of a rank that judges a hang: who the ranks are. No other needs to know.
     describe
         Called in the thread: what the rank does (snapshot.py), and its `phase`.
     """
@@ -51,15 +54,17 @@ class Watchdog:
     def __init__(
         self,
         comm: "MPI.Intracomm",
-        peers: Sequence[Peer],
+        me: Peer,
         *,
+        everybody: Callable[[], Sequence[Peer]],
         run_directory: Path,
         timeout_s: float,
         counters: Counters,
         describe: Callable[[], dict[str, Any]],
     ) -> None:
         self._comm, self._rank = comm, comm.rank
-        self._peers = {peer.rank: peer for peer in peers}
+        self._me, self._everybody = me, everybody
+        self._peers: dict[int, Peer] = {}
         self._run_directory, self._folder = run_directory, run_directory / "hang"
         self._timeout_s = timeout_s
         self._counters, self._describe = counters, describe
@@ -89,7 +94,7 @@ class Watchdog:
             elapsed, last = (time - last) * 1e-9, time
             self._stalled_s = 0.0 if moved != progress else self._stalled_s + min(elapsed, 2 * self._period_s)
             self._turns, progress, turns = self._counters.turns != turns, moved, self._counters.turns
-            with suppress(OSError):  # trouble with the disk; the next look may be luckier
+            with suppress(OSError, ValueError):  # trouble with the disk; the next look may be luckier
                 self._look()
 
     def _be_heard_anyway(self) -> None:
@@ -130,13 +135,14 @@ class Watchdog:
 
     def _write_state(self) -> None:
         self._sequence += 1
-        peer = self._peers[self._rank]
-        head = {"rank": peer.rank, "stage": peer.stage, "host": peer.host, "pid": peer.pid}
+        me = self._me
+        head = {"rank": me.rank, "stage": me.stage, "host": me.host, "pid": me.pid}
         state = {"sequence": self._sequence, "stalled_s": round(self._stalled_s, 3), "turns": self._turns}
         _write(self._state_path(self._rank), {**head, **state, **self._describe()})
 
     def _judge(self) -> None:
         states, silent = {}, []
+        self._peers = self._peers or {peer.rank: peer for peer in self._everybody()}
         for rank in self._peers:
             try:
                 state = json.loads(self._state_path(rank).read_text(encoding="utf-8"))
@@ -165,7 +171,8 @@ class Watchdog:
                 whose = self._peers[rank]
                 head = {"rank": rank, "stage": whose.stage, "host": whose.host, "pid": whose.pid}
                 _write(self._state_path(rank), {**head, "silent": self._process_state(rank)})
-        if not _write(hang_verdict(self._run_directory), {"rank": stuck.rank, "reason": reason}, once=True):
+        verdict = {"rank": stuck.rank, "reason": reason}
+        if not write_once(hang_verdict(self._run_directory), json.dumps(verdict, indent=1)):
             return
         self._closing.wait(2 * self._period_s)  # so that all have left their last state
         self._end_surely()
@@ -187,7 +194,7 @@ class Watchdog:
 
     def _process_state(self, rank: int) -> str:
         """Return what the kernel says of a silent rank, if it is one of this node."""
-        peer, mine = self._peers[rank], self._peers[self._rank]
+        peer, mine = self._peers[rank], self._me
         if (peer.host, peer.namespace) != (mine.host, mine.namespace):
             return "does not answer: its process is stopped or dead, or its node is lost"
         try:
@@ -206,17 +213,8 @@ class Watchdog:
         return self._folder / f"rank_{rank:05d}.json"
 
 
-def _write(path: Path, content: dict[str, Any], *, once: bool = False) -> bool:
-    """Write a file whole or not at all; return False where it is there already and may be written `once` only."""
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    if not once:
-        partial.replace(path)
-        return True
-    try:
-        path.hardlink_to(partial)
-    except FileExistsError:
-        return False
-    finally:
-        partial.unlink()
-    return True
+    partial.replace(path)

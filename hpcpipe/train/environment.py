@@ -18,6 +18,7 @@ def describe_environment(
     return {
         "argv": sys.argv,
         "python": platform.python_version(),
+        "executable": sys.executable,
         "platform": platform.platform(),
         "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
         "mpi_library": mpi_library,

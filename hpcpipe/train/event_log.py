@@ -40,16 +40,13 @@ class EventLog:
         self._fault = ""
         self._warned = False
         self._leads: bool = True
-        self._leader = world.rank
         if not settings.on:
             return
         if settings.aggregate == "rank" or not self._open_node(folder):
             self._open_own(folder)
-        if leaders_fault := world.collect(self._fault)[self._leader]:
-            self._writer, self._fault = None, leaders_fault
         if self._fault and settings.required:
             raise OSError(self._fault)
-        self._warn(world.collect(self._fault), "the training goes on")
+        self._warn(world.gather(self._fault), "the training goes on")
 
     @property
     def recorder(self) -> EventWriter | NoLog:
@@ -106,7 +103,7 @@ class EventLog:
         if self._settings.aggregate == "node":
             self._world.barrier()  # the others of the node have handed over everything
         self.close()
-        self._warn(self._world.collect(self._fault), "the training is not affected")
+        self._warn(self._world.gather(self._fault), "the training is not affected")
         if self._memory is not None:
             self._memory.free()
             self._memory = None
@@ -149,20 +146,20 @@ class EventLog:
             memory = NodeMemory(self._world.comm, ring_bytes())
         except MPI.Exception as error:
             trouble = f"{self._world.host} has too little shared memory for its log: {error}"
-        troubles = [each for each in self._world.collect(trouble) if each]
-        if troubles or memory is None:
+        trouble = self._world.first(trouble)
+        if trouble or memory is None:
             if memory is not None:
                 memory.free()
             if self._world.rank == 0:
-                self._say(f'[events].aggregate = "node" is not possible, every rank writes its own: {troubles[0]}')
+                self._say(f'[events].aggregate = "node" is not possible, every rank writes its own: {trouble}')
             return False
         headers = [_header(values) for values in World(memory.comm).collect(asdict(self._header))]
-        self._memory, self._leads, self._leader = memory, memory.own == 0, headers[0].rank
+        self._memory, self._leads = memory, memory.own == 0
         try:
             if self._leads:
                 _make(folder)
             self._writer = EventWriter.on_node(
-                folder / f"node_{self._leader:05d}.h5",
+                folder / f"node_{headers[0].rank:05d}.h5",
                 headers,
                 memory.memories,
                 own=memory.own,
@@ -171,6 +168,8 @@ class EventLog:
             )
         except OSError as error:
             self._fault = _words(error)
+        if leaders_fault := World(memory.comm).share(self._fault):
+            self._writer, self._fault = None, leaders_fault
         return True
 
     def _describe(self) -> str:
@@ -198,7 +197,8 @@ def _header(values: dict[str, Any]) -> LogHeader:
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():  # as a rule rank 0 has made it
+            folder.mkdir(exist_ok=True)
     except OSError as error:
         raise OSError(error.errno, f"cannot make the folder {folder} of the event log: {error.strerror}") from error
 

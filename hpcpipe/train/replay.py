@@ -38,12 +38,10 @@ def read_replay(job: Job, source: Path, world: World) -> Replay:
         recording = record(job, log)
     except (LogError, ReplayError) as error:
         problem = str(error)
-    told = world.collect([problem, 0 if recording is None else recording.steps])
-    problems = [problem for problem, _ in told if problem is not None]
-    if problems:
-        raise ReplayError(problems[0])
+    if (first := world.first(problem)) is not None:
+        raise ReplayError(first)
     assert recording is not None
-    check_steps(job, source, [steps for _, steps in told])
+    check_steps(job, source, world.collect(recording.steps))
     everyones = [[Held(*each) for each in held] for held in world.collect(held_of(job, recording))]
     mine = _of_pipeline(job, everyones, rank=world.rank)
     for rank in range(job.parallel.data * job.parallel.tensor):  # the first stages of all pipelines

@@ -36,11 +36,14 @@ from hpcpipe.runtime import (
     Watchdog,
     World,
     choose_poll,
+    clock_shifts,
     compare_clocks,
+    introduce,
+    read_peers,
     snapshot,
 )
-from hpcpipe.runtime.stop import describe
 from hpcpipe.runtime.waiting import LONGEST_SLEEP, LONGEST_SLEEP_EMULATED
+from hpcpipe.stop import describe
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
@@ -195,10 +198,10 @@ class _Loop:
                 ),
             )
         me = Peer.me(rank=world.rank, host=world.host, stage=mesh.place.stage)
-        peers = [Peer(**introduction) for introduction in world.collect(asdict(me))]
+        beside, everybody = introduce(world, me)
         if world.rank == 0:
-            write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in peers]))
-        self._watch = PeerWatch(world.comm, peers, run_directory=run_directory, last_words=self._save_log)
+            write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in everybody]))
+        self._watch = PeerWatch(world.comm, beside, run_directory=run_directory, last_words=self._save_log)
         header = _log_header(job, mesh, world, origin, device.name)
         self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
         sample = compare_clocks(mesh.world)
@@ -215,7 +218,7 @@ class _Loop:
             device=device,
             waiting=waiting,
             recorder=self._log.recorder,
-            clock_shifts=_clock_shifts(world, sample.offset),
+            clock_shifts=clock_shifts(World(mesh.forward), mesh.place, sample.offset),
             replay=replay,
         )
         self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
@@ -239,7 +242,8 @@ class _Loop:
         self._phase = "before a step"
         self._watchdog = Watchdog(
             world.comm,
-            peers,
+            me,
+            everybody=lambda: read_peers(run_directory),
             run_directory=run_directory,
             timeout_s=job.run.hang_timeout,
             counters=self.rank.engine,
@@ -445,12 +449,6 @@ def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: str)
         mpi_library=world.mpi_library,
         git_revision=origin.git_revision,
     )
-
-
-def _clock_shifts(world: World, offset: int) -> dict[int, int]:
-    """Return by rank what to add to its times to get this rank's; ranks of one host share a clock (collective)."""
-    others = world.collect([world.host, offset])
-    return {rank: 0 if host == world.host else offset - theirs for rank, (host, theirs) in enumerate(others)}
 
 
 def _json(value: object) -> str:

@@ -305,9 +305,11 @@ def test_a_message_of_more_than_2_gib_arrives_whole(comm, device):
 def test_facts_are_shared_and_collected_without_pickles(comm):
     world = World(comm)
     assert world.share({"dir": "a b/ü", "n": [1, 2]} if comm.rank == 0 else None) == {"dir": "a b/ü", "n": [1, 2]}
-    assert world.collect({"rank": comm.rank, "text": "x" * comm.rank}) == [
-        {"rank": r, "text": "x" * r} for r in range(comm.size)
-    ]
+    everybody = [{"rank": r, "text": "x" * r} for r in range(comm.size)]
+    assert world.collect(everybody[comm.rank]) == everybody
+    assert world.gather(everybody[comm.rank]) == (everybody if comm.rank == 0 else [])
+    assert world.first("" if comm.rank == 0 else f"é {comm.rank}") == "é 1"
+    assert world.first(None) is None
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,61 +1,14 @@
-"""One cluster of 32 nodes with 4 GPUs each for all tests, and a small job; where it cannot be had, the tests skip."""
+"""One cluster of 32 nodes with 4 GPUs each for all tests and one of hosts; where they cannot be had, the tests skip."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import slurm_hosts
 from slurm_cluster import Cluster, missing
-
-ROOT = Path(__file__).resolve().parents[2]
-
-JOB = """\
-[job]
-name = "small"
-steps = 2
-
-[model]
-kind = "synthetic"
-
-[data]
-kind = "synthetic"
-
-[parallel]
-pipeline = 2
-
-[batch]
-microbatches = 2
-
-[schedule]
-hint = "bf"
-
-[device]
-kind = "emulated"
-forward_ms = 5
-backward_ms = 10
-
-[events]
-on = false
-
-[slurm]
-mpi = "pmi2"
-nodes = 2
-time = "00:20:00"
-"""
-REAL = {
-    "model": 'kind = "gpt"\nlayers = 2\ndim = 16\nheads = 2\ncontext = 16',
-    "data": 'kind = "text"\npath = "package:pydoc_data/topics.py"',
-    "device": 'kind = "auto"',
-}
-"""What makes the emulated job a real one, which takes seconds longer to start."""
-
-
-def real(text=JOB):
-    """Return the job with a model that computes."""
-    for table, content in REAL.items():
-        text = re.sub(rf"\[{table}\]\n(?:[^\[\n].*\n)*", f"[{table}]\n{content}\n", text)
-    return text
+from slurm_jobs import JOB
+from stories import STORIES, tell_all
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +21,41 @@ def cluster(tmp_path_factory):
         pytest.skip(f"no device files can be made here: {error}")
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory):
+    """A cluster of seven emulated hosts: four to work on, three of which one may die."""
+    if (why := missing() or slurm_hosts.missing()) is not None:
+        pytest.skip(why)
+    cluster = slurm_hosts.HostCluster(tmp_path_factory.mktemp("hosts") / "cluster", hosts=7, cpus=4)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def told(request, tmp_path_factory):
+    """What the stories will have found that the chosen tests want to know, by name."""
+    chosen = (item for item in request.session.items if "it" in getattr(item, "fixturenames", ()))
+    names = dict.fromkeys(item.callspec.params["it"] for item in chosen)
+    if slurm_hosts.missing() is not None:
+        names = [name for name in names if STORIES[name][1] != "hosts"]
+    return tell_all(names, request.getfixturevalue, tmp_path_factory.mktemp)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _begun(request):
+    """Begin to tell the stories with the first test."""
+    if missing() is None:
+        request.getfixturevalue("told")
+
+
+@pytest.fixture
+def it(told, request):
+    """What there was to see at the end of a story."""
+    if request.param not in told:
+        pytest.skip(slurm_hosts.missing())
+    return told[request.param].result()
 
 
 @pytest.fixture

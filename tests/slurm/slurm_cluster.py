@@ -13,14 +13,20 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
-from contextlib import suppress
 from pathlib import Path
+
+from slurm_processes import end_all, kill, processes
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue")
 PR_SET_PDEATHSIG = 1
+PORTS_TRIED = 3
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+LITTLE_TO_SAY = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+"""For MPICH: ranks tell each other 100 bytes through PMI. Addresses of UCX take 8,000, and Slurm takes what one read
+gives for a whole request of PMI-1 (src/plugins/mpi/pmi2/pmi1.c: "TODO: read until newline"); some starts hung."""
 
 CONFIGURATION = """\
 ClusterName=test
@@ -73,6 +79,10 @@ PartitionName=urgent Nodes=n[1-{nodes}] MaxTime=INFINITE State=UP PriorityTier=1
 """
 
 
+class DaemonEndedError(RuntimeError):
+    """A daemon has ended by itself; the message has its last words."""
+
+
 def missing():
     """Return why no Slurm can be started here, or None."""
     lacking = [name for name in (*DAEMONS, *CLIENTS) if shutil.which(name, path=PATH) is None]
@@ -87,20 +97,30 @@ def missing():
 class Cluster:
     """A running cluster; `close` ends everything that it started."""
 
+    interface = "lo"
+
     def __init__(self, folder, *, nodes, cpus, gpus=0, slurmd_timeout=60):
         self.folder = Path(folder)
         self.nodes, self.cpus = nodes, cpus
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        self.environment |= LITTLE_TO_SAY | {"FI_TCP_IFACE": self.interface}
         for name in [name for name in self.environment if name.startswith(("SLURM_", "SBATCH_", "SRUN_"))]:
             if name != "SLURM_CONF":
                 del self.environment[name]
-        self._daemons = {}
-        self._configure(cpus, gpus, slurmd_timeout)
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
+        self._daemons, self._reaper = {}, None
+        for attempt in range(PORTS_TRIED):
+            self._configure(cpus, gpus, slurmd_timeout)
+            try:
+                self._start()
+                return
+            except DaemonEndedError:  # somebody else may have taken a port meanwhile
+                self.close()
+                if attempt == PORTS_TRIED - 1:
+                    raise
+                shutil.rmtree(self.folder)
+            except BaseException:
+                self.close()
+                raise
 
     def run(self, *command, timeout=60, check=True, cwd=None, environment=None, text=True):
         """Run a command of Slurm and return the finished process; what it says on failure is in the error."""
@@ -143,10 +163,7 @@ class Cluster:
     def stop_node(self, name):
         """Kill a node's daemon and all that it has started, as a power cut does."""
         daemon = self._daemons.pop(name)
-        steps = self._processes(of_node=name)
-        for pid in (daemon.pid, *steps):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill([daemon.pid, *processes(self._mark, of_node=name)])
         daemon.wait()
 
     def start_node(self, name):
@@ -160,28 +177,28 @@ class Cluster:
             said = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%N", check=False).stdout.split()
             if len(said) >= wanted:
                 return
+            self._raise_if_one_has_ended()
             if time.monotonic() > deadline:
                 log = (self.folder / "log" / "slurmctld.log").read_text(errors="replace")[-2000:]
                 raise AssertionError(f"{len(said)} of {wanted} nodes are idle\n{log}")
             time.sleep(0.05)
 
+    def _raise_if_one_has_ended(self):
+        for name, daemon in self._daemons.items():
+            if daemon.poll() is not None:
+                words = (self.folder / "log" / f"{name}.out").read_text(errors="replace").splitlines()[-3:]
+                raise DaemonEndedError(f"{name} has ended: {' '.join(words)}")
+
     def close(self):
-        """Cancel all jobs and end all daemons and what is left of their jobs."""
-        if "slurmctld" in self._daemons:
-            self.run("scancel", "--full", "--me", check=False, timeout=20)
-            with suppress(AssertionError, KeyError):
-                self.wait_until_idle(sum(name[0] in "nh" for name in self._daemons), timeout=5)
-        order = sorted(
-            self._daemons, key=lambda name: ("slurmctld", "munged").index(name) if name[0] not in "nh" else -1
-        )
-        for name in order:
-            self._daemons[name].terminate()
-        for name in order:
-            with suppress(subprocess.TimeoutExpired):
-                self._daemons.pop(name).wait(timeout=5)
-        for pid in self._processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """End all daemons, then their jobs, and remove what these leave in shared memory."""
+        for daemon in self._daemons.values():
+            daemon.kill()
+        for daemon in self._daemons.values():
+            daemon.wait()
+        self._daemons.clear()
+        end_all(self._mark)
+        if self._reaper is not None:
+            self._reaper.communicate(timeout=30)
 
     def _configure(self, cpus, gpus, slurmd_timeout):
         folder = self.folder
@@ -217,8 +234,16 @@ class Cluster:
             (folder / "gres.conf").touch()
         (folder / "slurm.conf").write_text(self._adapt(text, port))
 
+    @property
+    def _mark(self):
+        """The variable that all processes of this cluster have."""
+        return f"SLURM_CONF={self.folder / 'slurm.conf'}"
+
     def _start(self):
         run = self.folder / "run"
+        if self._reaper is None:
+            command = [sys.executable, str(Path(__file__).with_name("slurm_processes.py")), self._mark]
+            self._reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         self._spawn(
             "munged",
             "munged",
@@ -232,6 +257,7 @@ class Cluster:
         )
         deadline = time.monotonic() + 10
         while not (run / "munge.sock").exists():
+            self._raise_if_one_has_ended()
             assert time.monotonic() < deadline, (self.folder / "log" / "munged.out").read_text()
             time.sleep(0.02)
         self._spawn("slurmctld", "slurmctld", "-D", "-c", "-f", self.folder / "slurm.conf")
@@ -261,48 +287,19 @@ class Cluster:
         """Return what a daemon's command begins with, for clusters of another kind."""
         return ()
 
-    def _processes(self, of_node=None):
-        """Return the ids of the steps of this cluster and of what runs in them, of one node or of all."""
-        found = []
-        mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
-        node = f"SLURMD_NODENAME={of_node}".encode() if of_node else b""
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-                continue
-            try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mark not in variables:
-                continue
-            if of_node is None or node in variables or (b"slurmstepd" in words and self._is_step_of(entry, of_node)):
-                found.append(int(entry.name))
-        return found
-
-    def _is_step_of(self, entry, name):
-        """Return whether a slurmstepd has a child on the node: its own environment does not say where it is."""
-        with suppress(OSError):
-            for task in (entry / "task").iterdir():
-                for child in (task / "children").read_text().split():
-                    variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-                    if f"SLURMD_NODENAME={name}".encode() in variables:
-                        return True
-        return False
-
 
 def _end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_ports(number):
-    """Return the first of so many neighbouring ports that nobody listens on, below those that the kernel hands out."""
+    """Return the first of so many neighbouring ports that nobody has, below those that the kernel hands out."""
     step = number + 1
-    for first in range(20000 + os.getpid() * 37 % 6000, 32000, step):
+    for first in range(20000 + secrets.randbelow(6000), 32000, step):
         sockets = [socket.socket() for _ in range(number)]
         try:
             for offset, one in enumerate(sockets):
-                one.bind(("127.0.0.1", first + offset))
+                one.bind(("", first + offset))
         except OSError:
             continue
         finally:

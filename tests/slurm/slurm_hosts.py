@@ -4,12 +4,15 @@ The hosts are namespaces held by a sleeping child each, joined by a bridge in on
 """
 
 import ctypes
+import os
+import shutil
 import signal
 import subprocess
 import time
+from functools import cache
 from pathlib import Path
 
-from slurm_cluster import Cluster
+from slurm_cluster import PATH, Cluster
 
 NETWORK = "10.77.0"
 
@@ -29,6 +32,8 @@ exec sleep infinity
 
 class HostCluster(Cluster):
     """Slurm's controller on h0 and a node daemon on each of h1 to hN."""
+
+    interface = "eth0"
 
     def __init__(self, folder, *, hosts, cpus=2):
         self._holders = {}
@@ -59,6 +64,7 @@ class HostCluster(Cluster):
         return f"h{number}"
 
     def _adapt(self, text, port):
+        text = text.replace("KillWait=30", "KillWait=5")  # a dead host's ranks do not end any sooner
         here = [line for line in text.splitlines() if not line.startswith(("SlurmctldHost=", "NodeName="))]
         nodes = f"h[1-{self.nodes}]"
         here = [line.replace(f"Nodes=n[1-{self.nodes}]", f"Nodes={nodes}") for line in here]
@@ -123,16 +129,21 @@ class HostCluster(Cluster):
 
     @staticmethod
     def _call(*command):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        environment = {**os.environ, "PATH": PATH}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
+@cache
 def missing():
     """Return why no hosts can be emulated here, or None."""
+    if shutil.which("ip", path=PATH) is None:
+        return "no ip here, which joins emulated hosts; on Debian: apt-get install --no-install-recommends iproute2"
     probe = "ip link add probe0 type veth peer name probe1 && mount -t sysfs sysfs /sys"
     command = ["unshare", "--net", "--uts", "--ipc", "--mount", "--propagation", "private", "sh", "-c", probe]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        environment = {**os.environ, "PATH": PATH}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
     except OSError as error:
         return str(error)
     return None if done.returncode == 0 else f"no namespaces with networks here: {done.stderr.strip()}"

@@ -16,7 +16,9 @@ def test_on_two_nodes_every_check_of_the_ranks_is_there_and_none_fails(cluster, 
     assert checks["mpi on all nodes"]["detail"].startswith("the same on 2 nodes: ")
     assert checks["gpus of the ranks"]["detail"] == "every rank has a GPU of its own"
     assert checks["shared folder"]["detail"] == "files where runs go are seen on 2 nodes"
-    assert {"transports", "cores of the ranks", "limits", "clocks", "links"} <= set(checks)
+    assert checks["files of all nodes"]["detail"].startswith("written, synced, locked and renamed from 2 nodes")
+    assert "FI_PROVIDER=tcp" in checks["transports"]["detail"]
+    assert {"cores of the ranks", "limits", "clocks", "links"} <= set(checks)
     assert all(check["hint"] for check in document["checks"] if check["status"] in ("warn", "fail"))
     assert [(link["from"], link["to"]) for link in document["links"]] == [(0, 1), (1, 2), (2, 3)]
     assert all(link["latency_us"] > 0 and link["mb_per_s"] > 0 for link in document["links"])

@@ -1,26 +1,14 @@
-"""Real multi-host runs: a node daemon on each of four emulated hosts, ranks that meet over TCP, a host that dies."""
+"""Real multi-host runs: a node daemon on each emulated host, ranks that meet over TCP, a host that dies."""
 
 import json
 import sys
-import time
 
 import pytest
-import slurm_cluster
-import slurm_hosts
-from conftest import JOB, ROOT
+from slurm_jobs import JOB, ROOT, small_environment
+from stories import end_of, story
 
 pytestmark = pytest.mark.timeout(240)
-TCP = 'slurm.env={ UCX_TLS = "tcp,self", UCX_NET_DEVICES = "eth0" }'
 SMALL = ("model.layers=4", "model.dim=32", "model.context=32", "data.seq_len=32", "job.steps=3", 'slurm.mpi="pmi2"')
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory):
-    if (why := slurm_cluster.missing() or slurm_hosts.missing()) is not None:
-        pytest.skip(why)
-    cluster = slurm_hosts.HostCluster(tmp_path_factory.mktemp("hosts") / "cluster", hosts=4)
-    yield cluster
-    cluster.close()
 
 
 def _submit(hosts, folder, job, *sets):
@@ -29,7 +17,7 @@ def _submit(hosts, folder, job, *sets):
 
 
 def test_the_quickstart_trains_across_four_hosts_over_tcp(hosts, tmp_path):
-    job_id = _submit(hosts, tmp_path, ROOT / "jobs" / "quickstart.toml", *SMALL, TCP, "slurm.nodes=4")
+    job_id = _submit(hosts, tmp_path, ROOT / "jobs" / "quickstart.toml", *SMALL, "slurm.nodes=4")
     ended = hosts.wait_for_end(job_id, timeout=200)
     log = (tmp_path / "runs" / "quickstart" / f"slurm-{job_id}.out").read_text()
     assert ended["JobState"] == "COMPLETED", log
@@ -40,9 +28,8 @@ def test_the_quickstart_trains_across_four_hosts_over_tcp(hosts, tmp_path):
 
 def test_the_doctor_sees_every_host_and_a_folder_that_is_not_shared(hosts, tmp_path):
     doctor = (sys.executable, "-m", "hpcpipe", "doctor", "--json", "--run-dir")
-    environment = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
     words = ("srun", "-N4", "-n4", "--mpi=pmi2", *doctor)
-    done = hosts.run(*words, "/dev/shm", cwd=tmp_path, check=False, timeout=150, environment=environment)
+    done = hosts.run(*words, "/dev/shm", cwd=tmp_path, check=False, timeout=150)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert done.returncode != 0
     assert checks["mpi on all nodes"]["detail"].startswith("the same on 4 nodes")
@@ -50,25 +37,31 @@ def test_the_doctor_sees_every_host_and_a_folder_that_is_not_shared(hosts, tmp_p
     assert "h2, h3, h4" in checks["shared folder"]["detail"]
 
 
-def test_a_host_that_dies_ends_this_start_and_the_job_goes_on_elsewhere(hosts, tmp_path):
+def test_each_host_runs_its_own_copy_of_the_environment(hosts, tmp_path):
+    environment = small_environment(tmp_path / "an environment")
     (tmp_path / "job.toml").write_text(JOB)
-    job_id = _submit(hosts, tmp_path, "job.toml", TCP, "job.steps=1000000")
-    runs = tmp_path / "runs" / "small"
-    _wait_for_steps(runs / f"{job_id}-0", hosts, job_id)
-    first = json.loads((runs / f"{job_id}-0" / "ranks.json").read_text())
-    hosts.kill_host(first[1]["host"])
-    _wait_for_steps(runs / f"{job_id}-1", hosts, job_id)
-    second = json.loads((runs / f"{job_id}-1" / "ranks.json").read_text())
-    assert first[1]["host"] not in [rank["host"] for rank in second]
-    assert hosts.job(job_id)["Restarts"] == "1"
-    hosts.run("scancel", job_id)
+    words = ('slurm.stage_to="/dev/shm"', "slurm.broadcast=true", "slurm.prologue=['ls /dev/shm > before.txt']")
+    options = [word for one in words for word in ("--set", one)]
+    python = environment / "bin" / "python"
+    job_id = hosts.run(python, "-m", "hpcpipe", "submit", "job.toml", *options, cwd=tmp_path).stdout.strip()
+    ended = hosts.wait_for_end(job_id)
+    log = (tmp_path / "runs" / "small" / f"slurm-{job_id}.out").read_text()
+    assert ended["JobState"] == "COMPLETED", log
+    assert f"2 nodes have their own copies of the environment in /dev/shm/hpcpipe-{job_id}-0" in log
+    ran = json.loads((tmp_path / "runs" / "small" / f"{job_id}-0" / "environment.json").read_text())
+    assert ran["executable"] == f"/dev/shm/hpcpipe-{job_id}-0/bin/python"
+    left = hosts.run("srun", "-N4", "-w", "h[1-4]", "bash", "-c", "ls -d /dev/shm/hpcpipe-* || true").stdout
+    assert left == ""
 
 
-def _wait_for_steps(run, hosts, job_id, timeout=150):
-    deadline = time.monotonic() + timeout
-    metrics = run / "metrics.jsonl"
-    while not (metrics.exists() and metrics.stat().st_size):
-        if time.monotonic() > deadline:
-            log = run.parent / f"slurm-{job_id}.out"
-            raise AssertionError(f"{hosts.job(job_id)}\n{log.read_text() if log.exists() else ''}")
-        time.sleep(0.2)
+@story(on="hosts")
+def a_host_dies(it):
+    it.start('slurm.extra=["--exclude=h[1-4]", "--exclusive"]')
+    it.cluster.kill_host(it.hosts(restart=0)[1])  # the other one has the batch script
+    it.wait_for_steps(restart=1, timeout=200)
+
+
+@end_of("a_host_dies")
+def test_a_host_that_dies_ends_this_start_and_the_job_goes_on_elsewhere(it):
+    assert it.Restarts == "1"
+    assert it.hosts[0][1] not in it.hosts[1]

@@ -28,12 +28,14 @@ def test_tasks_that_are_worlds_of_their_own_are_refused_with_the_option_to_chang
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_interface_that_the_mpi_does_not_speak_leaves_mpi_s_own_words_and_no_run(cluster, srun, tmp_path):
+@pytest.mark.parametrize("words", [(), ("--kill-on-bad-exit=1",)], ids=["plain", "killing"])
+def test_an_interface_that_the_mpi_does_not_speak_is_refused_with_the_option_to_change(cluster, srun, tmp_path, words):
     if not has_pmix(cluster):
         pytest.skip("srun cannot serve PMIx here; on Debian: apt-get install libpmix-dev")
-    done = srun("-n2", "--mpi=pmix")
-    assert done.returncode != 0
-    assert "PMI" in done.stderr
+    done = srun("-N2", "-n2", "--mpi=pmix", *words)
+    assert done.returncode == 3
+    assert done.stderr.count("srun serves pmix to its ranks, but MPICH Version: 5") == 1, done.stderr
+    assert "write `--mpi=pmi2` on the srun line" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,10 +1,12 @@
 """The scripts that people copy: clean, accepted by a Slurm with 128 GPUs, and run for real at a smaller size."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import JOB, ROOT, find_shellcheck, real
+from conftest import find_shellcheck
+from slurm_jobs import JOB, ROOT, real, small_environment
 
 SCRIPTS = sorted((ROOT / "slurm").glob("*.sh"))
 SMALL = ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1", "--cpus-per-task=1", "--time=10")
@@ -15,12 +17,12 @@ def submit(cluster, job_file, tmp_path):
     """Submit a script from a folder with a job and a .venv, for an srun that serves PMI-2; return the job's id."""
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").write_text(f"export PATH='{Path(sys.executable).parent}':$PATH\n")
-    environment = {"MPI": "pmi2", "CPU_BIND": ""}
+    fitting = {"MPI": "pmi2", "CPU_BIND": ""}
 
-    def call(*words):
+    def call(*words, **variables):
         script = next(word for word in words if str(word).endswith(".sh"))
         options = [ROOT / "slurm" / word if word == script else word for word in words]
-        return cluster.sbatch(*options, cwd=tmp_path, environment=environment)
+        return cluster.sbatch(*options, cwd=tmp_path, environment={**fitting, **variables})
 
     return call
 
@@ -56,6 +58,17 @@ def test_the_large_script_trains_and_analyses_at_the_size_it_is_given(cluster, s
     assert "step 2/2" in said
     assert said.count("critical path") == 2  # of the run itself and of the analysis at the end
     assert cluster.job(job_id)["Requeue"] == "1"
+
+
+def test_the_large_script_gives_each_node_its_own_environment_where_it_is_asked_to(cluster, submit, tmp_path):
+    environment, stage = small_environment(tmp_path / "small"), tmp_path / "of the node"
+    stage.mkdir()
+    sizes = ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", "--time=10")
+    job_id = submit(*sizes, "train_128gpu.sh", "job.toml", STAGE_TO=str(stage), TO_STAGE=str(environment))
+    assert cluster.wait_for_end(job_id)["JobState"] == "COMPLETED", _log(tmp_path)
+    ran = json.loads((tmp_path / "runs" / "small" / "latest" / "environment.json").read_text())
+    assert ran["executable"] == str(stage / f"hpcpipe-{job_id}-0" / "bin" / "python")
+    assert list(stage.iterdir()) == []
 
 
 def test_the_script_for_one_node_trains(cluster, submit, tmp_path):

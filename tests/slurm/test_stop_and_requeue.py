@@ -1,93 +1,12 @@
-"""Signals, time limit, preemption, lost nodes: the ranks stop together as a step ends and Slurm starts them anew.
-
-The stories are told to Slurm all at once, since each is mostly waiting; every test looks at one of them.
-"""
+"""Signals, time limit, preemption, lost nodes: the ranks stop together as a step ends and Slurm starts them anew."""
 
 import json
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
-from conftest import JOB
+from stories import Story, end_of, story
 
 pytestmark = pytest.mark.timeout(300)
-STORIES = {}
-
-
-class Story:
-    """One long job on the cluster and what can be asked of it."""
-
-    def __init__(self, cluster, folder):
-        self.cluster, self.folder = cluster, folder
-        self.runs = folder / "runs" / "small"
-        self.job_id = ""
-
-    def start(self, *sets):
-        """Submit the job and wait until it has trained a step."""
-        (self.folder / "job.toml").write_text(JOB)
-        words = [word for one in ("job.steps=1000000", "job.log_every=1", *sets) for word in ("--set", one)]
-        command = (sys.executable, "-m", "hpcpipe", "submit", "job.toml", *words)
-        self.job_id = self.cluster.run(*command, cwd=self.folder).stdout.strip()
-        self.wait_for_steps(restart=0)
-
-    def wait_for_steps(self, *, restart, timeout=110):
-        """Wait until this start of the job has trained a step."""
-        deadline = time.monotonic() + timeout
-        while not self.steps(restart):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"no step after restart {restart}: {self.state()['JobState']}\n{self.log}")
-            time.sleep(0.2)
-
-    def steps(self, restart):
-        """Return the steps that a start of the job has recorded."""
-        try:
-            lines = (self.runs / f"{self.job_id}-{restart}" / "metrics.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line)["step"] for line in lines]
-
-    def state(self):
-        return self.cluster.job(self.job_id)
-
-    def do(self, *command):
-        """Run a command of Slurm, with the job's id at its end."""
-        self.cluster.run(*command, self.job_id)
-
-    @property
-    def log(self):
-        path = self.runs / f"slurm-{self.job_id}.out"
-        return path.read_text() if path.exists() else ""
-
-    def end(self):
-        """Return what there is to look at, and see to it that the job does not go on."""
-        facts = SimpleNamespace(log=self.log, steps=self.steps(0), **self.state())
-        facts.latest = (self.runs / "latest").resolve().name.partition("-")[2]
-        self.cluster.run("scancel", self.job_id, check=False)
-        return facts
-
-
-def story(tell):
-    """Have it told together with the others."""
-    STORIES[tell.__name__] = tell
-    return tell
-
-
-@pytest.fixture(scope="module")
-def told(cluster, tmp_path_factory):
-    folders = {name: tmp_path_factory.mktemp(name) for name in STORIES}
-
-    def tell(name):
-        one = Story(cluster, folders[name])
-        try:
-            return STORIES[name](one) or one.end()
-        finally:
-            if one.job_id:
-                cluster.run("scancel", one.job_id, check=False)
-
-    with ThreadPoolExecutor(len(STORIES)) as pool:
-        return {name: pool.submit(tell, name) for name in STORIES}
 
 
 @story
@@ -111,9 +30,8 @@ def signal_to_the_script(it):
     it.wait_for_steps(restart=1)
 
 
-@pytest.mark.parametrize("name", ["signal_to_the_ranks", "termination_of_the_ranks", "signal_to_the_script"])
-def test_a_signal_stops_all_ranks_after_a_step_and_the_job_starts_again(told, name):
-    it = told[name].result()
+@end_of("signal_to_the_ranks", "termination_of_the_ranks", "signal_to_the_script")
+def test_a_signal_stops_all_ranks_after_a_step_and_the_job_starts_again(it):
     assert it.Restarts == "1"
     assert it.steps == list(range(len(it.steps)))
     assert it.log.count(f"stopped on all ranks after step {len(it.steps)} of 1000000 by") == 1
@@ -128,8 +46,8 @@ def signal_to_the_last_rank(it):
     it.cluster.wait_for_end(it.job_id)
 
 
-def test_a_signal_to_one_rank_stops_all_and_the_job_ends_with_75_where_it_may_not_go_back(told):
-    it = told["signal_to_the_last_rank"].result()
+@end_of("signal_to_the_last_rank")
+def test_a_signal_to_one_rank_stops_all_and_the_job_ends_with_75_where_it_may_not_go_back(it):
     assert (it.ExitCode, it.Restarts) == ("75:0", "0")
     assert it.log.count("stopped on all ranks") == 1
 
@@ -143,8 +61,8 @@ def two_signals(it):
     it.cluster.wait_for_end(it.job_id)
 
 
-def test_a_second_signal_ends_the_job_within_the_step(told):
-    it = told["two_signals"].result()
+@end_of("two_signals")
+def test_a_second_signal_ends_the_job_within_the_step(it):
     assert it.JobState == "FAILED"
     assert "got a second signal" in it.log
     assert "stopped on all ranks" not in it.log
@@ -159,8 +77,8 @@ def restarts_used_up(it):
     it.cluster.wait_for_end(it.job_id)
 
 
-def test_a_job_is_not_requeued_more_often_than_it_may(told):
-    it = told["restarts_used_up"].result()
+@end_of("restarts_used_up")
+def test_a_job_is_not_requeued_more_often_than_it_may(it):
     assert (it.ExitCode, it.Restarts) == ("75:0", "1")
 
 
@@ -174,8 +92,8 @@ def cancelled(it):
         time.sleep(0.2)
 
 
-def test_a_cancelled_job_stays_cancelled_and_its_ranks_end_in_order(told):
-    it = told["cancelled"].result()
+@end_of("cancelled")
+def test_a_cancelled_job_stays_cancelled_and_its_ranks_end_in_order(it):
     assert (it.JobState, it.Restarts) == ("CANCELLED", "0")
     assert "stopped on all ranks" in it.log
 
@@ -187,8 +105,8 @@ def requeued_by_hand(it):
     it.wait_for_steps(restart=1)
 
 
-def test_a_requeue_by_hand_stops_the_ranks_in_order_and_counts_once(told):
-    it = told["requeued_by_hand"].result()
+@end_of("requeued_by_hand")
+def test_a_requeue_by_hand_stops_the_ranks_in_order_and_counts_once(it):
     assert it.Restarts == "1"
     assert "stopped on all ranks" in it.log
 
@@ -202,8 +120,8 @@ def preempted(it):
     it.wait_for_steps(restart=1)
 
 
-def test_a_preempted_job_gives_way_and_comes_back(told):
-    it = told["preempted"].result()
+@end_of("preempted")
+def test_a_preempted_job_gives_way_and_comes_back(it):
     assert it.Restarts == "1"
     assert "stopped on all ranks" in it.log
 
@@ -214,8 +132,8 @@ def near_the_time_limit(it):
     it.wait_for_steps(restart=1)
 
 
-def test_the_signal_before_the_time_limit_stops_and_requeues(told):
-    it = told["near_the_time_limit"].result()
+@end_of("near_the_time_limit")
+def test_the_signal_before_the_time_limit_stops_and_requeues(it):
     assert it.Restarts == "1"
     assert "stopped on all ranks" in it.log
     assert "DUE TO TIME LIMIT" not in it.log

@@ -4,7 +4,7 @@ import json
 import tomllib
 
 import pytest
-from conftest import real
+from slurm_jobs import real
 
 NASTY = "a  b \"q\" 'x' $HOME $(touch pwned) `touch pwned` ; touch pwned # %j %% é 日本 &|<>*?[~!{,}"
 QUIET = ("--set", "job.steps=1")

@@ -42,7 +42,13 @@ def checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return the checks by name, with the probes' answers replaced."""
 
     def judged(*, joined: ask.Answer | None = None, **answers: ask.Answer) -> dict[str, Check]:
-        given: dict[str, ask.Answer] = {"libraries": LIBRARIES, "mpi": MPI, "native": NATIVE, "files": FILES} | answers
+        given: dict[str, ask.Answer] = {
+            "libraries": LIBRARIES,
+            "mpi": MPI,
+            "native": NATIVE,
+            "files": FILES,
+            "device": {},
+        } | answers
         monkeypatch.setattr(doctor, "ask", lambda probe, *_, timeout_s: given[probe])  # noqa: ARG005
         monkeypatch.setattr(doctor, "ask_ranks", lambda *_, timeout_s: [{"size": 2, "sum": 2}] * 2)  # noqa: ARG005
         return {check.name: check for check in doctor.run_checks(tmp_path / "runs", joined=joined)}
@@ -96,11 +102,71 @@ def test_a_native_module_for_another_mpi_fails_with_the_way_to_rebuild_it(checks
     assert "rebuild" in found["native module"].hint
 
 
-def test_gpus_without_a_gpu_aware_mpi_are_a_warning(checks: Any) -> None:
-    gpus = {"libraries": LIBRARIES | {"torch": {"version": "2", "threads": 1, "gpus": 4}}}
-    assert checks(**gpus)["gpu-aware mpi"].status == "warn"
-    assert checks(**gpus, mpi=MPI | {"memory_kinds": "mpi,system,cuda"})["gpu-aware mpi"].status == "pass"
-    assert checks(**gpus, mpi=MPI | {"queries": {"MPIX_Query_cuda_support": 1}})["gpu-aware mpi"].status == "pass"
+CUDA = {
+    "memory_kinds": MPI | {"memory_kinds": "mpi,system,cuda"},
+    "query": MPI | {"queries": {"MPIX_Query_cuda_support": 1}},
+}
+
+
+@pytest.mark.parametrize("mpi", CUDA.values(), ids=CUDA)
+@pytest.mark.parametrize(
+    ("device", "status", "status_if_promised", "said"),
+    [
+        ({"exchanged": [64, 4194304]}, "pass", "pass", "64 bytes and 4,194,304 bytes went from GPU to GPU"),
+        ({"error": "it said nothing (killed by signal 11)"}, "warn", "fail", "killed by signal 11"),
+        ({"wrong": "64 bytes arrived changed"}, "fail", "fail", "64 bytes arrived changed"),
+    ],
+    ids=["exchanged", "crashed", "wrong"],
+)
+def test_what_counts_for_gpu_buffers_is_the_exchange_and_not_what_mpi_says(
+    checks: Any, mpi: ask.Answer, device: ask.Answer, status: str, status_if_promised: str, said: str
+) -> None:
+    gpus = {"libraries": LIBRARIES | {"torch": {"version": "2", "threads": 1, "gpus": 4}}, "device": device}
+    unsaid, promised = checks(**gpus)["gpu-aware mpi"], checks(**gpus, mpi=mpi)["gpu-aware mpi"]
+    assert (unsaid.status, promised.status) == (status, status_if_promised)
+    assert all(said in found.detail for found in (unsaid, promised))
+    assert "says of GPU buffers: no" in unsaid.detail
+    assert "says of GPU buffers: yes" in promised.detail
+    assert all(found.hint for found in (unsaid, promised) if found.status != "pass")
+
+
+TORCH = """
+import numpy as np
+int32 = np.int32
+class Tensor:
+    made = 0
+    def __init__(self, array):
+        Tensor.made += 1
+        self.array, self.number = array, Tensor.made
+    def data_ptr(self):
+        return self.array.ctypes.data{address}
+class cuda:
+    is_available = staticmethod(lambda: True)
+    synchronize = staticmethod(lambda: None)
+arange = lambda number, dtype, device: Tensor(np.arange(number, dtype=dtype))
+zeros_like = lambda tensor: Tensor(np.zeros_like(tensor.array))
+equal = lambda a, b: bool((a.array == b.array).all()){equal}
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "equal", "answer"),
+    [
+        ("", "", {"exchanged": [64, 4194304]}),
+        (" * 0 + 2**26 * self.number", "", {"error": "killed by signal 11"}),
+        ("", " and a.array.nbytes < 1000", {"wrong": "4194304 bytes arrived changed"}),
+    ],
+    ids=["memory that MPI can read", "memory that MPI cannot read", "other bytes than were sent"],
+)
+def test_the_exchange_of_gpu_buffers_may_crash_its_process_and_is_an_answer_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str, equal: str, answer: ask.Answer
+) -> None:
+    """Stand-in for torch: its device memory is the host's, or an address at which there is nothing, as a GPU's is."""
+    (tmp_path / "torch.py").write_text(TORCH.replace("{address}", address).replace("{equal}", equal))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    found = ask.ask("device", timeout_s=60)
+    assert found.keys() == answer.keys()
+    assert all(str(value) in str(found[key]) for key, value in answer.items())
 
 
 def test_tasks_that_are_worlds_of_their_own_fail_with_the_interface_to_try(
@@ -186,6 +252,8 @@ FACTS: dict[str, Any] = {
     "on_node": 0,
     "cuda": 0,
     "transports": ["UCX"],
+    "network_settings": {},
+    "files": {"synced_ms": 2.0, "locks": ""},
     "cores": [0, 1],
     "threads": 1,
     "memlock": -1,
@@ -222,6 +290,9 @@ def test_ranks_that_are_alike_pass_every_check() -> None:
         ({"threads": 16}, "cores of the ranks", "warn", "16 OMP threads share 2 cores on n0"),
         ({"stack": 65536}, "limits", "warn", "64 KiB"),
         ({"memlock": 65536, "transports": ["PSM2"]}, "limits", "warn", "locked memory on n0"),
+        ({"files": {"error": "Read-only file system"}}, "files of all nodes", "fail", "from n0: Read-only file system"),
+        ({"files": {"synced_ms": 1.0, "locks": "No locks available"}}, "files of all nodes", "warn", "locked from n0"),
+        ({"files": {"synced_ms": 900.0, "locks": ""}}, "files of all nodes", "warn", "900 ms at most, on n0"),
         ({"gpus": ["0"], "on_node": 1}, "gpus of the ranks", "fail", "rank 1 on n1 was given no GPU"),
     ],
 )
@@ -241,6 +312,18 @@ def test_the_node_that_all_slow_links_share_is_the_suspect() -> None:
     assert "rank 2 on n2 to rank 3 on n3: 40 µs, 100 MB/s" in found.detail
     assert "--exclude=n3" in found.hint
     assert "--exclude" not in together(slow=(2,))["links"].hint
+
+
+def test_few_links_are_all_listed_and_latencies_like_tcp_between_nodes_are_a_warning() -> None:
+    found = together()
+    assert len([line for line in found["links"].detail.splitlines() if line.startswith("rank ")]) == 7
+    ranks = [FACTS | {"rank": rank, "node": f"n{rank // 2}"} for rank in range(4)]
+    inside, between = {"latency_us": 0.5, "mb_per_s": 9e3}, {"latency_us": 25.0, "mb_per_s": 900.0}
+    links = [{"from": r, "to": r + 1, **(between if r == 1 else inside)} for r in range(3)]
+    tcp = next(check for check in check_ranks(ranks, links) if check.name == "transports")
+    assert tcp.status == "warn"
+    assert "25 µs between nodes" in tcp.detail
+    assert "FI_PROVIDER" in tcp.hint
 
 
 def test_the_strip_of_links_has_a_bar_for_each_and_a_high_one_for_the_slow() -> None:

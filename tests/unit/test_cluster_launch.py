@@ -19,6 +19,9 @@ RANK = """
 import json, os, signal, socket, sys, time
 from pathlib import Path
 folder, how, who = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+if how == "early":  # before MPI has started
+    time.sleep(0.3 if os.environ["PMI_RANK"] == str(who) else 30)
+    os.kill(os.getpid(), signal.SIGKILL)
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
 ranks = comm.gather({"rank": comm.rank, "pid": os.getpid(), "host": socket.gethostname(), "stage": comm.rank}, 0)
@@ -124,6 +127,15 @@ def test_a_rank_that_is_killed_is_named_with_its_signal_and_ends_the_run_with_4(
     assert str(tmp_path) in done.stderr
     assert done.stderr.count("\n") == 1
     assert "BAD TERMINATION" not in done.stdout + done.stderr
+
+
+@needs_mpiexec
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named_too(tmp_path: Path, who: int) -> None:
+    done = run(tmp_path, "early", who)
+    assert done.returncode == 4
+    assert done.stderr.startswith(f"hpcpipe: rank {who} was killed by signal 9 (SIGKILL)")
 
 
 @needs_mpiexec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from job_text import VALID, faults_of, write_job
 
 from hpcpipe.cluster.environment import World
-from hpcpipe.cluster.placement import Seat, judge_gpus, judge_world
+from hpcpipe.cluster.placement import Seat, judge_gpus, judge_interface, judge_world
 from hpcpipe.cluster.render import Submission, UnwritableError, directive, render
 from hpcpipe.cluster.submit import dependency
 from hpcpipe.job import load_job
@@ -77,6 +77,42 @@ def test_bash_gives_srun_the_words_as_they_were(tmp_path: Path) -> None:
     assert "--kill-on-bad-exit=1" in words
 
 
+STAND_INS = """
+sbcast() { cp "$2" "$3"; }
+srun() {
+  while [[ $1 == --* ]]; do shift; done
+  if [[ "$*" == *" run "* ]]; then "$1" >&3; ls "$stage" >&3; else "$@"; fi
+}
+export SLURM_JOB_ID=7
+"""
+
+
+def test_a_staged_environment_is_packed_unpacked_used_and_removed(tmp_path: Path) -> None:
+    """bash runs the script; sbcast copies a file and srun calls its program, as they do on one node."""
+    environment, node = tmp_path / "env $x 'y'", tmp_path / "node $x 'z'"
+    (environment / "bin").mkdir(parents=True)
+    node.mkdir()
+    (environment / "bin" / "python").write_text('#!/bin/sh\necho "called by $0"\n')
+    (environment / "bin" / "python").chmod(0o755)
+    stage_to = f"slurm.stage_to={json.dumps(str(node))}"
+    script = render(submission(tmp_path, stage_to, python=environment / "bin" / "python"))
+    text = STAND_INS + script.replace(" &\n", "\n", 1).replace("ranks=$!", "ranks=1")
+    command = ["bash", "-c", f"exec 3>&1 >/dev/null; {text}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.splitlines() == [f"called by {node}/hpcpipe-7-0/bin/python", "bin"], done.stderr
+    assert list(node.iterdir()) == []
+
+
+def test_an_environment_that_cannot_be_copied_ends_the_job_with_3_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    stage_to = f"slurm.stage_to={json.dumps(str(tmp_path / 'node'))}"
+    script = render(submission(tmp_path, stage_to, python=tmp_path / "missing" / "bin" / "python"))
+    done = subprocess.run(["bash", "-c", STAND_INS + script], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3
+    assert "could not be copied" in done.stderr
+    assert list((tmp_path / "node").iterdir()) == []
+
+
 def test_sizes_follow_from_the_mesh_where_they_are_left_out(tmp_path: Path) -> None:
     assert {"--nodes=1", "--ntasks-per-node=2"} <= set(lines_of(render(submission(tmp_path))))
     two = lines_of(render(submission(tmp_path, "slurm.nodes=2")))
@@ -99,6 +135,7 @@ def test_every_option_of_the_table_is_in_the_script(tmp_path: Path) -> None:
         "slurm.srun_extra=['--network=disable_rdzv_get']",
         "slurm.cpu_bind='cores'",
         "slurm.mpi='pmix'",
+        "slurm.broadcast=true",
     )
     script = render(submission(tmp_path, *sets, after=("afterok:7", "afterany:8"), sweep=(("job.seed=1",),)))
     assert {
@@ -118,6 +155,8 @@ def test_every_option_of_the_table_is_in_the_script(tmp_path: Path) -> None:
     assert "module load PrgEnv-gnu/8.5.0 cray-python\n" in script
     assert "--cpu-bind=cores --network=disable_rdzv_get" in script
     assert "scontrol requeue" not in script
+    assert "--broadcast" in script
+    assert "sbcast" not in script
 
 
 @pytest.mark.parametrize(
@@ -139,6 +178,7 @@ def test_what_is_no_time_is_none(time: str) -> None:
         ("slurm.nodes=3", "3 nodes x 1 rank a node = 3, but [parallel] needs 2 ranks"),
         ("slurm.extra=['--ntasks=9']", "hpcpipe submit sets itself"),
         ("slurm.extra=['touch x']", "no option"),
+        ("slurm.stage_to='tmp'", "absolute path"),
         ("slurm.signal='USR1@60'", "NCCL takes SIGUSR1"),
         ("slurm.signal='B:USR2@60'", "batch script alone"),
         ("slurm.signal='USR2@7200'", "as soon as it starts"),
@@ -164,6 +204,31 @@ def test_a_log_folder_with_a_backslash_is_refused_and_a_percent_sign_doubled(tmp
     assert f'--output="{tmp_path}/runs/50%% off/slurm-%j.out"' in lines_of(
         render(submission(tmp_path, "job.name='50% off'"))
     )
+
+
+MPICH = "MPICH Version:      5.0.2\nMPICH configure:    {}\n"
+OPEN_MPI = "Open MPI v5.0.11, package: Debian OpenMPI"
+
+
+@pytest.mark.parametrize(
+    ("served", "library", "wrong"),
+    [
+        ("pmix", MPICH.format("--with-device=ch4:ucx --with-pm=hydra:gforker"), True),
+        ("pmix_v4", MPICH.format(""), True),
+        ("pmix", MPICH.format("--with-device=ch4:ofi --with-pmix=/usr"), False),
+        ("pmix", MPICH.format("--with-pmilib=install --with-pmi=pmix"), False),
+        ("pmi2", MPICH.format("--with-device=ch4:ucx"), False),
+        ("pmix", "CRAY MPICH version 8.1.30", False),  # it does not tell
+        ("pmix", OPEN_MPI, False),
+        (None, MPICH.format(""), False),
+    ],
+)
+def test_an_interface_is_refused_only_where_the_library_says_that_it_lacks_it(
+    served: str | None, library: str, wrong: bool
+) -> None:
+    found = judge_interface(served, library)
+    assert (found is not None) == wrong
+    assert found is None or "--mpi=pmi2" in found
 
 
 def test_ranks_that_fit_are_not_complained_about(tmp_path: Path) -> None:

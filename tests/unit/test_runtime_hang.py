@@ -149,7 +149,13 @@ def dogs(tmp_path, monkeypatch):
     peers = [Peer(rank, 1000 + rank, "elsewhere" if rank == 2 else "here", rank, 0) for rank in range(3)]
     made = [
         watchdog.Watchdog(
-            _Comm(rank), peers, run_directory=tmp_path, timeout_s=0.5, counters=_Counters(), describe=_state
+            _Comm(rank),
+            peers[rank],
+            everybody=lambda: peers,
+            run_directory=tmp_path,
+            timeout_s=0.5,
+            counters=_Counters(),
+            describe=_state,
         )
         for rank in range(3)
     ]

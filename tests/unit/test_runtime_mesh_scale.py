@@ -1,4 +1,4 @@
-"""The communicators of thousands of ranks on paper: as many a rank as for few, and no group larger than its row."""
+"""The start of thousands of ranks on paper: communicators and bytes a rank as for few, no group larger than its row."""
 
 # ruff: noqa: N802 - the names are MPI's
 import sys
@@ -6,9 +6,10 @@ from collections import defaultdict
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hpcpipe.runtime import Mesh
+from hpcpipe.runtime import Mesh, Peer, Place, World, clock_shifts, introduce
 
 
 class PaperComm:
@@ -76,3 +77,78 @@ def test_every_group_of_2048_ranks_is_a_row_of_the_mesh_in_its_order(paper, pipe
         for group in groups.values():
             ranks = [rank for _, rank in sorted(group)]
             assert len({b - a for a, b in pairwise(ranks)}) == 1
+
+
+RANKS_OF_A_NODE = 4
+
+
+class PaperWorld(PaperComm):
+    """Stands for a communicator whose ranks all say the same: counts the bytes that arrive at its rank."""
+
+    def __init__(self, rank, size):
+        super().__init__(rank, size, [])
+        self.received = self.calls = 0
+
+    def Split_type(self, kind, key=0):
+        self.node = PaperWorld(self.rank % RANKS_OF_A_NODE, RANKS_OF_A_NODE)
+        return self.node
+
+    def Allgather(self, mine, all_of_them):
+        self._take(all_of_them, mine[0])
+
+    def Allgatherv(self, mine, place):
+        self._take(place[0], np.tile(mine, self.size))
+
+    def Gather(self, mine, all_of_them):
+        assert (all_of_them is None) == (self.rank != 0)
+        self._take(all_of_them, mine[0])
+
+    def Gatherv(self, mine, place):
+        self._take(None if place is None else place[0], None if place is None else np.tile(mine, self.size))
+
+    def Bcast(self, buffer, root=0):
+        self._take(buffer, buffer)
+
+    def Allreduce(self, mine, result, op=None):
+        self._take(result, mine)
+
+    def _take(self, buffer, content):
+        self.calls += 1
+        if buffer is not None:
+            buffer[:] = content
+            self.received += buffer.nbytes
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """Return what the start of a run brings to a rank of a mesh: bytes, and collective calls."""
+    names = SimpleNamespace(
+        Intracomm=lambda comm: comm, COMM_TYPE_SHARED=0, ERRORS_RETURN=0, MIN=0, Get_library_version=lambda: "paper"
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=names))
+
+    def count(rank, *, pipeline, data):
+        comm, row = PaperWorld(rank, pipeline * data), PaperWorld(rank // data, pipeline)
+        world, place = World(comm), Place.of(rank, pipeline=pipeline, data=data, tensor=1)
+        introduce(world, Peer(10_000 + rank, 4711, "a-host", place.stage, 0))
+        clock_shifts(World(row), place, 0)
+        assert world.first("") is None
+        world.gather("")
+        comms = (comm, comm.node, row)
+        return sum(each.received for each in comms), sum(each.calls for each in comms)
+
+    return count
+
+
+def test_a_rank_of_4096_is_told_no_more_than_one_of_64_but_for_rank_0(received):
+    few, many = received(33, pipeline=16, data=4), received(2049, pipeline=16, data=256)
+    assert few == many
+    assert few[0] < 2000
+
+
+def test_rank_0_alone_holds_the_table_of_all_ranks(received):
+    few, calls = received(0, pipeline=16, data=4)
+    many, calls_of_many = received(0, pipeline=16, data=256)
+    assert calls_of_many == calls
+    assert many - few == (4096 - 64) * (many - few) // (4096 - 64)
+    assert (many - few) // (4096 - 64) < 200

@@ -1,15 +1,14 @@
 """A wish to stop that comes as a signal: noted at once, followed by all ranks together when the step's sums say so.
 
-It knows neither steps nor files; what a second signal does is the caller's.
+It knows neither steps nor files; what a second signal does is the caller's. It is imported before MPI may start.
 """
 
 import signal
 import threading
 from collections.abc import Callable
+from time import monotonic_ns
 from types import FrameType, TracebackType
 from typing import Any
-
-from hpcpipe.runtime.clock import now
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """Those that ask for an orderly stop: batch systems send one of them before the time is up."""
@@ -48,7 +47,7 @@ class StopWish:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        time = now()
+        time = monotonic_ns()
         if self._first is None:
             self._first = time
         elif time - self._first > _SAME_NS:

@@ -4,14 +4,14 @@ import signal
 
 import pytest
 
-from hpcpipe.runtime import stop
+from hpcpipe import stop
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Set the time in ns by `clock[0]`."""
     time = [10**12]
-    monkeypatch.setattr(stop, "now", lambda: time[0])
+    monkeypatch.setattr(stop, "monotonic_ns", lambda: time[0])
     return time
 
 
