@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
-from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
+from hpcpipe.plan import Choice, Exchanges, Kind, StagePlan, Task, TimeClass
 from hpcpipe.runtime.channel import Arrival, Neighbour
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.header import Header
@@ -66,6 +66,10 @@ class Stage(Protocol):
 
 class Buckets(Protocol):
     """The gradient buckets: collectives that run beside the tasks, and the optimizer's update."""
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """What says when a collective that was asked for begins."""
 
     def start(self, task: Task) -> None:
         """Start the reduce-scatter or all-gather of a bucket, or the norm; returns at once."""
@@ -263,7 +267,7 @@ class Engine:
         dispatched = _Dispatched(self._step, choice, self._plan.start(task), now())
         if task.kind in _BESIDE:
             self._collectives[task] = dispatched
-            self._buckets.start(task)
+            self._begin_collectives(self._buckets.exchanges.ask(task))
             return
         self._current = dispatched
         if task.kind is Kind.UPDATE:
@@ -329,9 +333,15 @@ class Engine:
             if arrival is not None:
                 self._mailbox.release(task, arrival.slot)
 
+    def _begin_collectives(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._collectives[task] = self._collectives[task]._replace(began=now())
+            self._buckets.start(task)
+
     def _finish_collective(self, task: Task) -> None:
         step, (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
         ended = now()
+        self._begin_collectives(self._buckets.exchanges.end(task))
         self.progress += 1
         if step == self._step:
             self._finished.append(task)

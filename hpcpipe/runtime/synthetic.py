@@ -6,7 +6,7 @@ What follows a task in the chain gets real bytes. It needs no array library.
 from collections.abc import Callable
 
 from hpcpipe.device import Emulated, Running
-from hpcpipe.plan import Kind, Placement, Task
+from hpcpipe.plan import Exchanges, Kind, Placement, Task
 
 
 class SyntheticStage:
@@ -61,6 +61,8 @@ class NoBuckets:
     verdict = None
     chunks: tuple[frozenset[int], ...] = ()
     tied: tuple[int, ...] = ()
+
+    exchanges = Exchanges((), at_once=1)
 
     def __len__(self) -> int:
         return 0
