@@ -51,6 +51,7 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
   gathering_.resize(stages * chunks_);
   held_.resize(stages);
   if (buckets_.most > 0) gathered_.assign(buckets_.gathered, buckets_.gathered + stages * buckets_.most);
+  bucket_asked_.resize(stages * kBucketKinds * buckets_.most);
   bucket_ready_.resize(stages * kBucketKinds * buckets_.most);
   bucket_started_.resize(stages * kBucketKinds * buckets_.most);
 
@@ -87,6 +88,7 @@ Step::Step(const Schedule& schedule, const Caps& caps, const Durations& duration
     post(begin[stage], stage, kBegins);
     for (Code bucket = 0; buckets_.most > 0 && bucket < buckets_.counts[stage]; ++bucket) {
       const std::int64_t there = gathered_[stage * buckets_.most + bucket];
+      stages_[stage].link_free = std::max(stages_[stage].link_free, there);
       if (there <= begin[stage]) continue;
       const Chunks chunks = chunks_of(stage, bucket);
       for (int chunk = chunks.first; chunk <= chunks.last; ++chunk) ++gathering_[chunk_index(stage, chunk)];
@@ -173,9 +175,11 @@ void Step::add_buckets(int number, BucketKind kind) {
   }
 }
 
+// Gradients of the last layers first, parameters of the first.
 Code Step::best_bucket(int number, BucketKind kind) const {
-  for (Code bucket = 0; bucket < buckets_.counts[number]; ++bucket) {
-    const Code task = bucket * kBucketKinds + kind;
+  const Code count = static_cast<Code>(buckets_.counts[number]);
+  for (Code i = 0; i < count; ++i) {
+    const Code task = (kind == kReduceScatter ? i : count - 1 - i) * kBucketKinds + kind;
     if (bucket_ready_[bucket_index(number, task)]) return codes_ + task;
   }
   return -1;
@@ -190,16 +194,28 @@ void Step::start_bucket(int number, Code task) {
   --stage.ready;
   --stage.buckets_ready;
   if (kind == kAllGather && !buckets_.phased) --stage.pending;
-  bucket_started_[index] = now_;
-  const std::size_t lane = static_cast<std::size_t>(number) * kBucketKinds + kind;
-  const std::int64_t end = now_ + buckets_.durations[lane * buckets_.most + task / kBucketKinds];
   if (kind == kUpdateBucket) {
     stage.running = codes_ + task;
     stage.started = now_;
-    post(end, number, kFinishes);
+    post(now_ + bucket_ns(number, task), number, kFinishes);
   } else {
-    post(end, number, kBesideFinishes - task);
+    bucket_asked_[index] = 1;
+    exchange(number);
   }
+}
+
+void Step::exchange(int number) {
+  Stage& stage = stages_[number];
+  const Code count = static_cast<Code>(buckets_.counts[number]);
+  if (stage.exchanging || stage.turn_of == 2 * count) return;
+  const Code task = stage.turn_of < count ? stage.turn_of * kBucketKinds + kReduceScatter
+                                          : (2 * count - 1 - stage.turn_of) * kBucketKinds + kAllGather;
+  const std::size_t index = bucket_index(number, task);
+  if (!bucket_asked_[index]) return;
+  ++stage.turn_of;
+  stage.exchanging = true;
+  bucket_started_[index] = std::max(now_, stage.link_free);
+  post(bucket_started_[index] + bucket_ns(number, task), number, kBesideFinishes - task);
 }
 
 void Step::finish_bucket(int number, Code task) {

@@ -63,6 +63,8 @@ void Step::event(const Event& event) {
       beside_[event.stage].push_back({bucket_started_[bucket_index(event.stage, task)], now_, codes_ + task, kExposedComm});
     }
     finish_bucket(event.stage, task);
+    stage.exchanging = false;
+    exchange(event.stage);
   }
   dispatch(event.stage);
 }

@@ -135,6 +135,9 @@ class Step {
     std::int32_t pending = 0;
     std::int32_t unfinished = 0;  // chunks whose gradients are not final
     std::int32_t buckets_ready = 0;
+    std::int64_t link_free = 0;  // when the exchanges of the step before have ended
+    std::int32_t turn_of = 0;    // exchanges that had their turn
+    bool exchanging = false;
     std::int32_t sums_left = 0;  // reduce-scatters that are not done
     std::int32_t updates_left = 0;
     std::int64_t norm_started = 0;
@@ -203,8 +206,13 @@ class Step {
   void start_norm(int stage);
   void finish_norm(int stage);
   Code best_bucket(int stage, BucketKind kind) const;
+  void exchange(int stage);  // exchanges.py, one at a time: begin what has its turn
   void start_bucket(int stage, Code task);
   void finish_bucket(int stage, Code task);
+  std::int64_t bucket_ns(int stage, Code task) const {
+    const std::size_t lane = static_cast<std::size_t>(stage) * kBucketKinds + task % kBucketKinds;
+    return buckets_.durations[lane * buckets_.most + task / kBucketKinds];
+  }
   std::size_t bucket_index(int stage, Code task) const {
     return static_cast<std::size_t>(stage) * kBucketKinds * buckets_.most + task;
   }
@@ -251,6 +259,7 @@ class Step {
   std::vector<std::vector<Code>> held_;         // [stage]: forwards that wait for them
   std::vector<std::int64_t> gathered_;          // [stage][bucket]
   std::vector<std::uint8_t> bucket_ready_;      // [stage][task]
+  std::vector<std::uint8_t> bucket_asked_;      // [stage][task]: exchanges that wait for their turn
   std::vector<std::int64_t> bucket_started_;    // [stage][task]
   int norms_started_ = 0;                       // stages that have come to the norm
 };

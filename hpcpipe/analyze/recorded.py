@@ -154,13 +154,17 @@ def _step_ns(ranks: dict[int, RankLog], steps: list[int]) -> dict[int, int]:
 def _spent(stage: int, events: Events) -> Iterator[tuple[Place, int, int]]:
     """Yield every task with the time that it kept its stage busy, and its end.
 
-    What the rank did between the end of the row before and the task's start (polling, choosing, logging, reading data)
+    An exchange that shared the network with the one before counts from that one's end, as if they had taken turns. What
+    the rank did between the end of the row before and the task's start (polling, choosing, logging, reading data)
     counts with the task, unless the rank was waiting.
     """
     for kind in _BESIDE:
         rows = events.take(events.kind == kind)
+        rows = rows.take(np.argsort(rows.t_end, kind="stable"))
+        free = 0
         for step, bucket, start, end in zip(*_lists(rows, "step", "microbatch", "t_start", "t_end"), strict=True):
-            yield Place(step, stage, Task(kind, bucket)), end - start, end
+            yield Place(step, stage, Task(kind, bucket)), end - max(start, min(free, end)), end
+            free = end
     rows = events.take(np.isin(events.kind, (*_BUSY, Kind.WAIT)))
     rows = rows.take(np.lexsort((rows.t_end, rows.t_start)))
     before: int | None = None

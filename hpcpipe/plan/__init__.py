@@ -5,6 +5,7 @@ from hpcpipe.plan.admission import ADMISSIONS, admission_order
 from hpcpipe.plan.advice import Advice, advise
 from hpcpipe.plan.caps import harmful, in_flight_caps, limits_for
 from hpcpipe.plan.check import OrdersWaitError, Peaks, check_order
+from hpcpipe.plan.exchanges import Exchanges
 from hpcpipe.plan.flight import Limits, chunk_profile
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
@@ -27,6 +28,7 @@ __all__ = [
     "USEFUL",
     "Advice",
     "Choice",
+    "Exchanges",
     "Hint",
     "Kind",
     "Limits",

@@ -29,7 +29,13 @@ class Hint(Protocol):
 
 def communication_first(tops: Sequence[Task]) -> Task | None:
     """Return a reduce-scatter, all-gather or norm that can be started: starting one takes no time from the device."""
-    return min((t for t in tops if t.kind in (Kind.RS, Kind.AG, Kind.NORM)), default=None)
+    beside = [task for task in tops if task.kind in (Kind.RS, Kind.AG, Kind.NORM)]
+    return min(beside, key=lambda task: (task.kind, bucket_rank(task)), default=None)
+
+
+def bucket_rank(task: Task) -> int:
+    """Return the rank of a bucket's task in its kind: gradients of the last layers first, parameters of the first."""
+    return -task.microbatch if task.kind in (Kind.UPDATE, Kind.AG) else task.microbatch
 
 
 class Order:
@@ -45,9 +51,11 @@ class Order:
         self._index = {task: index for index, task in enumerate(self.tasks if ranks is None else ranks)}
 
     def key(self, task: Task) -> int:
-        """Return the position in the ranking; bucket tasks that the order does not list come after it by bucket."""
+        """Return the position in the ranking; bucket tasks that it does not list are ranked among their kind only."""
         index = self._index.get(task)
-        return len(self.tasks) + task.microbatch if index is None else index
+        if index is not None:
+            return index
+        return len(self.tasks) + task.microbatch if task.kind is Kind.W else bucket_rank(task)
 
     def pick(self, tops: Sequence[Task]) -> Task:
         """Return the task that stands first in the order; updates come last, they end nothing that others wait for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from hpcpipe.plan import Kind, Schedule, StagePlan, Task, TimeClass
+from hpcpipe.plan import Exchanges, Kind, Schedule, StagePlan, Task, TimeClass
 
 Duration = Callable[[int, Task], int]
 """(stage, task) -> ns."""
@@ -41,8 +41,8 @@ class SimulatedStep:
     """What happened; lists but `messages` are by stage, peaks in chunk forwards, times in ns.
 
     A stage's `rows` cover its time from `begin` to the end of the step without a gap; `beside` holds the
-    reduce-scatters and all-gathers, which take no time of the stage. `end` is when a stage was done, all-gathers apart:
-    they end at `gathered`, by bucket.
+    reduce-scatters and all-gathers, which take turns but no time of the stage. `end` is when a stage was done,
+    all-gathers apart: they end at `gathered`, by bucket.
     """
 
     begin: list[int]
@@ -90,6 +90,8 @@ class _Stage:
 
     def __init__(self, plan: StagePlan, begin: int, gathered: Sequence[int], phased: bool) -> None:
         self.plan = plan
+        self.exchanges = Exchanges(range(len(gathered)), at_once=1)
+        self.link_free = max(gathered, default=0)
         self._phased = phased
         self.gathered = list(gathered)
         self.begin = begin
@@ -198,6 +200,11 @@ def simulate_step(
             for other in range(count):
                 post(now + norm_ns, other, Task(Kind.NORM, 0), met[other])
 
+    def exchange(number: int, tasks: Sequence[Task], now: int) -> None:
+        for task in tasks:
+            start = max(now, stages[number].link_free)
+            post(start + duration(number, task), number, task, start)
+
     def dispatch(number: int, now: int) -> None:
         stage = stages[number]
         while not stage.busy and not stage.plan.done:
@@ -210,8 +217,11 @@ def simulate_step(
             if choice.task.kind is Kind.NORM:
                 meet(number, now)
                 continue
-            stage.busy = choice.task.kind not in _BESIDE
-            post(now + duration(number, choice.task), number, choice.task, now)
+            if choice.task.kind in _BESIDE:
+                exchange(number, stage.exchanges.ask(choice.task), now)
+            else:
+                stage.busy = True
+                post(now + duration(number, choice.task), number, choice.task, now)
 
     for number in range(count):
         post(begins[number], number, None, _BEGINS)
@@ -231,6 +241,8 @@ def simulate_step(
             stage.ran(task, started, now)
             follower = stage.plan.follower(task) if task.kind in (Kind.F, Kind.B) else None
             stage.plan.finish(task, now)
+            if task.kind in (Kind.RS, Kind.AG):
+                exchange(number, stage.exchanges.end(task), now)
             if follower is not None and follower[0] != number:
                 there = arrival(number, *follower, now)
                 messages.append(Message(number, *follower, now, there))

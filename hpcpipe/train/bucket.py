@@ -105,9 +105,10 @@ class Bucket:
         """Whether other ranks have a part in it."""
         return bool(self._over_replicas or self._over_group)
 
-    def add(self, use: int, gradients: Sequence[torch.Tensor], *, first: bool) -> None:
-        """Add a micro-batch's gradients of one use, or start a new sum with them."""
-        pack(gradients, self._gradients[use][: self.numel], accumulate=not first)
+    def add(self, use: int, gradients: Sequence[torch.Tensor], *, begin: int, first: bool) -> None:
+        """Add a micro-batch's gradients of one use of some parameters, from element `begin` on, or start a new sum."""
+        end = begin + sum(gradient.numel() for gradient in gradients)
+        pack(gradients, self._gradients[use][begin:end], accumulate=not first)
 
     def start(self, kind: Kind) -> None:
         """Start the reduce-scatter of the gradients or the all-gather of the parameters."""

@@ -5,14 +5,16 @@ Replicas and stages that use the same parameter meet here; what happens within o
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from math import fsum, isfinite, nan
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from hpcpipe.collective import Group, MpiError, measured_costs
-from hpcpipe.plan import Kind, Task
-from hpcpipe.runtime import PeerLostError
+from hpcpipe.plan import Exchanges, Kind, Task
+from hpcpipe.runtime import PeerLostError, now
 from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
@@ -34,13 +36,32 @@ class Tie(NamedTuple):
     group: "MPI.Intracomm | None"
 
 
+class _Numbered(NamedTuple):
+    chunk: int
+    number: int
+    parameter: torch.nn.Parameter
+
+
+class _Members(NamedTuple):
+    """The parameters of one chunk in a bucket, from element `begin` on."""
+
+    bucket: Bucket
+    use: int
+    begin: int
+    indices: list[int]
+
+
+AT_ONCE = 2
+"""Exchanges under way together."""
+
+
 class FusionBuckets:
     """The buckets of one stage, numbered in the order in which a backward makes gradients final.
 
     Parameters
     ----------
     parameters
-        Those of every chunk, in the order of the forward; no bucket holds parameters of two.
+        Those of every chunk, in the order of the forward.
     comm
         The replicas of this stage.
     bucket_bytes
@@ -75,7 +96,7 @@ class FusionBuckets:
         counts: Callable[[torch.nn.Parameter], bool] = lambda _parameter: True,
     ) -> None:
         self._replicas = Group(comm, measured_costs(comm))
-        self._of_chunk: list[list[tuple[Bucket, int, list[int]]]] = [[] for _ in parameters]
+        self._of_chunk: list[list[_Members]] = [[] for _ in parameters]
         self._buckets: list[Bucket] = []
         self._counted: list[bool] = []
         self._comms = [tie.group for tie in ties if tie.group is not None]
@@ -87,29 +108,43 @@ class FusionBuckets:
             self._counted.append(counts(uses[0][0]))
             bucket = Bucket(uses, replicas=self._replicas, make_optimizer=make_optimizer, group=group, types=types)
             for use, (chunk, index) in enumerate(tie.uses):
-                self._of_chunk[chunk].append((bucket, use, [index]))
+                self._of_chunk[chunk].append(_Members(bucket, use, 0, [index]))
             self._buckets.append(bucket)
         self.chunks = [frozenset(chunk for chunk, _ in tie.uses) for tie in ties]
         """The chunks whose parameters each bucket holds."""
         self.tied = tuple(index for index, bucket in enumerate(self._buckets) if ties[index].group is not None)
         """The buckets whose gradients are exchanged with other stages."""
         tied = {use for tie in ties for use in tie.uses}
-        for chunk in reversed(range(len(parameters))):
-            own = [(index, p) for index, p in enumerate(parameters[chunk]) if (chunk, index) not in tied]
-            for members in _fuse(own, bucket_bytes, counts):
-                self._counted.append(counts(members[0][1]))
-                bucket = Bucket(
-                    [[p for _, p in members]], replicas=self._replicas, make_optimizer=make_optimizer, types=types
-                )
-                self._of_chunk[chunk].append((bucket, 0, [index for index, _ in members]))
-                self._buckets.append(bucket)
-                self.chunks.append(frozenset({chunk}))
+        own = [
+            _Numbered(chunk, index, parameter)
+            for chunk, of_chunk in enumerate(parameters)
+            for index, parameter in enumerate(of_chunk)
+            if (chunk, index) not in tied
+        ]
+        for members in _fuse(own, bucket_bytes, counts):
+            self._counted.append(counts(members[0].parameter))
+            bucket = Bucket(
+                [[each.parameter for each in members]],
+                replicas=self._replicas,
+                make_optimizer=make_optimizer,
+                types=types,
+            )
+            begin = 0
+            for chunk, run in groupby(members, key=attrgetter("chunk")):
+                of_chunk = list(run)
+                self._of_chunk[chunk].append(_Members(bucket, 0, begin, [each.number for each in of_chunk]))
+                begin += sum(each.parameter.numel() for each in of_chunk)
+            self._buckets.append(bucket)
+            self.chunks.append(frozenset(each.chunk for each in members))
+        # Tied parameters take no turns: they wait for other stages.
+        self._exchanges = Exchanges(range(len(ties), len(self)), at_once=AT_ONCE)
         self._parameters = parameters
         self._rate = rate
         self._norm = norm
         self._scale = scale or LossScale()
         self._measured_under = self._scale.value
-        self._started: list[Task] = []
+        self._under_way: dict[Task, int] = {}
+        self._done: list[tuple[Task, int]] = []
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -147,30 +182,25 @@ class FusionBuckets:
             torch.zeros_like(parameter) if gradient is None else gradient.contiguous()
             for parameter, gradient in zip(self._parameters[chunk], gradients, strict=True)
         ]
-        for bucket, use, indices in self._of_chunk[chunk]:
-            bucket.add(use, [whole[index] for index in indices], first=first)
+        for bucket, use, begin, indices in self._of_chunk[chunk]:
+            bucket.add(use, [whole[index] for index in indices], begin=begin, first=first)
 
     def start(self, task: Task) -> None:
-        """Start the collective of a task; returns at once."""
-        if task.kind is Kind.NORM:
-            assert self._norm is not None
-            self._norm.start(self._measure(range(len(self))))
-        else:
-            with _peers_blamed():
-                self._buckets[task.microbatch].start(task.kind)
-        self._started.append(task)
+        """Start the collective of a task when it has its turn; returns at once."""
+        self._begin(self._exchanges.ask(task))
 
-    def test(self) -> list[Task]:
-        """Advance what is started and return what is done."""
-        done = [task for task in self._started if self._is_done(task)]
-        self._started = [task for task in self._started if task not in done]
+    def test(self) -> list[tuple[Task, int]]:
+        """Advance what is under way; return what is done, with the time at which it began."""
+        self.advance()
+        done, self._done = self._done, []
         return done
 
     def advance(self) -> None:
-        """Advance what is started, where nobody asks yet what is done."""
-        with _peers_blamed():
-            for task in self._started:
-                self._buckets[task.microbatch].test()
+        """Advance what is under way and begin what has its turn, where nobody asks yet what is done."""
+        while ended := [task for task in self._under_way if self._is_done(task)]:
+            for task in ended:
+                self._done.append((task, self._under_way.pop(task)))
+                self._begin(self._exchanges.end(task))
 
     def update(self, bucket: int, step: int) -> None:
         """Update this replica's shard of a bucket, unless the ranks have agreed not to."""
@@ -198,6 +228,16 @@ class FusionBuckets:
         for comm in self._comms:
             comm.Free()
 
+    def _begin(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            if task.kind is Kind.NORM:
+                assert self._norm is not None
+                self._norm.start(self._measure(range(len(self))))
+            else:
+                with _peers_blamed():
+                    self._buckets[task.microbatch].start(task.kind)
+            self._under_way[task] = now()
+
     def _is_done(self, task: Task) -> bool:
         if task.kind is Kind.NORM:
             assert self._norm is not None
@@ -220,22 +260,21 @@ class FusionBuckets:
 
 
 def _fuse(
-    parameters: Sequence[tuple[int, torch.nn.Parameter]],
-    bucket_bytes: int,
-    counts: Callable[[torch.nn.Parameter], bool],
-) -> Iterator[list[tuple[int, torch.nn.Parameter]]]:
-    """Group numbered parameters from the last layer to the first, by their size in fp32.
+    parameters: Sequence[_Numbered], bucket_bytes: int, counts: Callable[[torch.nn.Parameter], bool]
+) -> Iterator[list[_Numbered]]:
+    """Group parameters from the last layer to the first, by their size in fp32.
 
-    Matrices come apart from vectors, which do not decay, and what counts for the norm from what does not.
+    Matrices come apart from vectors, which do not decay, and what counts for the norm from what does not. Groups come
+    in the order in which they are complete.
     """
-    open_groups: dict[tuple[bool, bool], list[tuple[int, torch.nn.Parameter]]] = {}
-    for index, parameter in reversed(parameters):
-        key = parameter.ndim >= 2, counts(parameter)
+    open_groups: dict[tuple[bool, bool], list[_Numbered]] = {}
+    for each in reversed(parameters):
+        key = each.parameter.ndim >= 2, counts(each.parameter)
         group = open_groups.setdefault(key, [])
-        if group and 4 * (sum(p.numel() for _, p in group) + parameter.numel()) > bucket_bytes:
+        if group and 4 * (sum(other.parameter.numel() for other in group) + each.parameter.numel()) > bucket_bytes:
             yield group
             group = open_groups[key] = []
-        group.append((index, parameter))
+        group.append(each)
     yield from open_groups.values()
 
 

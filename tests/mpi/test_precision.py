@@ -46,9 +46,9 @@ def test_many_tiny_bf16_gradients_are_added_without_loss(alone):
     types = Types(torch.bfloat16, torch.float32)
     bucket = Bucket([[parameter]], replicas=alone, make_optimizer=_sgd(1.0), types=types)
     assert parameter.dtype == torch.bfloat16
-    bucket.add(0, [torch.ones(3, dtype=torch.bfloat16)], first=True)
+    bucket.add(0, [torch.ones(3, dtype=torch.bfloat16)], begin=0, first=True)
     for _ in range(1024):
-        bucket.add(0, [torch.full((3,), 2.0**-9, dtype=torch.bfloat16)], first=False)
+        bucket.add(0, [torch.full((3,), 2.0**-9, dtype=torch.bfloat16)], begin=0, first=False)
     bucket.measure()
     assert bucket.square_norm == pytest.approx(3 * 9.0)
     bucket.update(1.0, 1.0)
@@ -60,7 +60,7 @@ def test_updates_smaller_than_a_bf16_step_add_up_in_the_fp32_values(alone):
     parameter = torch.nn.Parameter(torch.ones(2))
     bucket = Bucket([[parameter]], replicas=alone, make_optimizer=_sgd(1e-3), types=Types(torch.bfloat16))
     for _ in range(8):
-        bucket.add(0, [torch.ones(2, dtype=torch.bfloat16)], first=True)
+        bucket.add(0, [torch.ones(2, dtype=torch.bfloat16)], begin=0, first=True)
         bucket.update(1e-3, 1.0)
     assert bucket.state_of(parameter).states[MASTER].tolist() == pytest.approx([0.992] * 2, rel=1e-6)
     assert parameter.tolist() == [torch.tensor(0.992).bfloat16().item()] * 2

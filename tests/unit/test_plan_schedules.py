@@ -106,7 +106,7 @@ def test_buckets_are_reduced_updated_and_gathered_after_the_last_backward():
 
 def test_one_replica_only_updates():
     run = VirtualPipeline(stages=1, microbatches=1, hint="bf", dispatch="ready", buckets=2).run()
-    assert [str(t) for t in run.order[0]] == ["F0", "B0", "UPDATE0", "UPDATE1"]
+    assert [str(t) for t in run.order[0]] == ["F0", "B0", "UPDATE1", "UPDATE0"]  # in the order of the next forward
 
 
 def test_weight_gradients_that_wait_for_their_order_do_not_close_the_stash_for_good():

@@ -89,18 +89,16 @@ def test_the_classes_of_a_run_sum_to_its_wall_time_and_the_report_of_its_log_agr
             assert mine.get(cause, 0) == theirs[cause]
 
 
-def test_reduce_scatter_update_and_all_gather_follow_each_other_by_bucket():
-    """One stage, one micro-batch, two buckets: sums at once, updates in turn; the next step waits for the gathers."""
+def test_exchanges_take_turns_and_the_next_step_waits_for_the_gathers():
+    """One stage, one micro-batch, two buckets: the first update hides behind the second sum."""
     reduce, update, gather = 500, 70, 500
     times = UsualTimes([FORWARD], [BACKWARD], [0], update=[2 * update], exchange=[2 * reduce], buckets=2)
     run = simulate_run(_scenario(1, 1, times=times, buckets=[2], replicated=True), range(2))
-    assert run.window_ns == [
-        FORWARD + BACKWARD + reduce + 2 * update,
-        gather + FORWARD + BACKWARD + reduce + 2 * update,
-    ]
+    first = FORWARD + BACKWARD + 2 * reduce + update
+    assert run.window_ns == [first, 2 * gather + first]
     classes = run.classes(0)
     assert classes[TimeClass.UPDATE] == 2 * 2 * update
-    assert classes[TimeClass.EXPOSED_COMM] == reduce + gather + reduce
+    assert classes[TimeClass.EXPOSED_COMM] == 2 * (2 * reduce - update) + 2 * gather
 
 
 def test_agreement_delays_what_messages_ready_and_nothing_else():

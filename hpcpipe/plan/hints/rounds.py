@@ -5,7 +5,7 @@ Source: RRFP (arXiv 2605.18750), section 5 and appendix A.
 
 from collections.abc import Sequence
 
-from hpcpipe.plan.hint import communication_first
+from hpcpipe.plan.hint import bucket_rank, communication_first
 from hpcpipe.plan.task import Kind, Task
 
 
@@ -35,6 +35,8 @@ class ReadyRule:
 
     def key(self, task: Task) -> int:
         """Return the task's rank within its kind; the kinds share one scale only for the log."""
+        if task.kind not in (Kind.F, Kind.B, Kind.W):
+            return bucket_rank(task)
         late_first = self._chunks - 1 - task.chunk
         if task.kind is Kind.W:
             return task.microbatch * self._chunks + late_first
