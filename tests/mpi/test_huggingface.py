@@ -10,12 +10,12 @@ from safetensors import safe_open
 from test_replay import _run as run
 from training import rest, train_job
 
-from hpcpipe.data import TextBatches
 from hpcpipe.job import load_job
 from hpcpipe.job.huggingface import stored_tensors
 from hpcpipe.models import hf_load
 from hpcpipe.models.hf_export import export_hf
 from hpcpipe.runtime import World
+from hpcpipe.train.batches import batches_of
 
 JOB = """
 [model]
@@ -55,9 +55,7 @@ def started(request, comm, tmp_path):
 
 def loss_of_transformers(job, model):
     """Return the loss of the job's first step, its gradients left in the model."""
-    data, batch = job.data, job.batch
-    sizes = {"microbatches": batch.microbatches, "microbatch_size": batch.microbatch_size}
-    batches = TextBatches(data.resolved_path, seq_len=data.seq_len, seed=data.seed, replica=0, replicas=1, **sizes)
+    batch, batches = job.batch, batches_of(job, replica=0)
     batches.load(0)
     model.zero_grad()
     total = 0.0
