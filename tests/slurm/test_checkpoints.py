@@ -31,7 +31,7 @@ def test_a_signal_a_requeue_and_a_preemption_cost_no_step_and_change_no_bit(it):
 @story
 def out_of_time(it):
     # Slurm looks at limits twice a minute and sends the signal of a one-minute job in its first 35 s.
-    training.begin(it, STEPS, 'slurm.time="1"', 'slurm.signal="USR2@55"', step_s=0.5)
+    training.begin(it, STEPS, 'slurm.time="1"', 'slurm.signal="USR2@55"', step_s=0.4)
     return training.end(it, STEPS)
 
 
