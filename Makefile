@@ -80,7 +80,7 @@ test-run: venv ## tests that start real runs
 	@$(BIN)/python -m pytest -q tests/run
 
 .PHONY: test-slurm
-test-slurm: venv ## tests on a real Slurm, which they start here (root and Debian's slurmctld slurmd slurm-client munge)
+test-slurm: venv ## tests on a real Slurm, which they start here (root; Debian's slurmctld slurmd slurm-client munge iproute2)
 	$(SAY) "tests on a Slurm of this machine"
 	@$(BIN)/python -m pytest -q tests/slurm
 

@@ -38,7 +38,7 @@ def choose_together(job: Job, found: Sequence[Path], *, world: World, warn: Call
             check_model(Layout.of(job), stage, folder, manifest)
 
         manifest, problem = judge(job, folder, part=(world.rank, world.size), also=also)
-        return manifest, next((each for each in world.collect(problem) if each), "")
+        return manifest, world.first(problem) or ""
 
     return choose(job, found, read=read, warn=warn)
 
@@ -57,9 +57,8 @@ def restore(resume: Resume, holdings: "Holdings", world: World) -> None:
             holdings.restore(Reader(resume.folder, resume.manifest))
     except (CheckpointError, OSError) as error:
         problem = str(error)
-    problems = [each for each in world.collect(problem) if each]
-    if problems:
-        raise CheckpointError(problems[0])
+    if first := world.first(problem):
+        raise CheckpointError(first)
 
 
 def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int, numbers: Mapping[str, float]) -> Manifest:

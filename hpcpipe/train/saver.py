@@ -188,7 +188,7 @@ class Saver:
 
     def _give_up(self) -> None:
         """Say why; all ranks come here after the same step, and a failure is rare enough to ask each of them."""
-        faults = self._world.collect(self._fault)
+        faults = self._world.gather(self._fault)  # on rank 0, which speaks
         self._end()
         found = [(rank, fault) for rank, fault in enumerate(faults) if fault]
         rank, reason = found[0] if found else (0, "no reason was given")

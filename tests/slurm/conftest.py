@@ -50,6 +50,11 @@ def _begun(request):
         request.getfixturevalue("told")
 
 
+def pytest_collection_modifyitems(items):
+    """Let the tests that look at the ends of stories come last."""
+    items.sort(key=lambda item: "it" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture
 def it(told, request):
     """What there was to see at the end of a story."""

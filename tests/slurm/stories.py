@@ -4,6 +4,7 @@ Each of these stories is mostly waiting, so they are told to Slurm as the first 
 """
 
 import json
+import math
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,23 +22,31 @@ class Story:
     def __init__(self, cluster, folder):
         self.cluster, self.folder = cluster, folder
         self.runs = folder / "runs" / "small"
-        self.job, self.job_id = JOB, ""
+        self.job, self.environment, self.saves, self.job_id = JOB, {}, False, ""
 
     def start(self, *sets):
         """Submit the job and wait until it has trained a step."""
         (self.folder / "job.toml").write_text(self.job)
         words = [word for one in ("job.steps=1000000", "job.log_every=1", *sets) for word in ("--set", one)]
         command = (sys.executable, "-m", "hpcpipe", "submit", "job.toml", *words)
-        self.job_id = self.cluster.run(*command, cwd=self.folder).stdout.strip()
+        self.job_id = self.cluster.run(*command, cwd=self.folder, environment=self.environment).stdout.strip()
         self.wait_for_steps(restart=0)
 
     def wait_for_steps(self, *, restart, timeout=110):
-        """Wait until this start of the job has trained a step."""
+        """Wait until this start of the job has trained a step itself."""
         deadline = time.monotonic() + timeout
-        while not self.steps(restart):
+        while len(self.steps(restart)) <= self.first_step(restart):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no step after restart {restart}: {self.state()['JobState']}\n{self.log}")
             time.sleep(0.2)
+
+    def first_step(self, restart):
+        """Return how many steps of earlier starts a start of the job has gone on with, as far as it tells."""
+        try:
+            starts = json.loads((self.runs / f"{self.job_id}-{restart}" / "history.json").read_text())["starts"]
+        except FileNotFoundError:  # of one that saves: not yet
+            return math.inf if self.saves else 0
+        return starts[-1]["first_step"]
 
     def steps(self, restart):
         """Return the steps that a start of the job has recorded."""

@@ -139,6 +139,7 @@ def test_the_signal_before_the_time_limit_stops_and_requeues(it):
     assert "DUE TO TIME LIMIT" not in it.log
 
 
+@pytest.mark.long  # until KillWait is over; in the usual tests a whole host dies (test_hosts.py)
 def test_a_node_that_dies_ends_this_start_of_the_job_and_the_next_one_runs_elsewhere(cluster, tmp_path):
     it = Story(cluster, tmp_path)
     it.start()

@@ -40,7 +40,7 @@ class Ranks:
         self.savers = [self._saver(rank, count) for rank in range(count)]
 
     def _saver(self, rank, count):
-        world = SimpleNamespace(rank=rank, size=count, collect=lambda _: self._told)
+        world = SimpleNamespace(rank=rank, size=count, gather=lambda _: self._told if rank == 0 else [])
 
         def snapshot():
             names = list(SHAPES)[rank::count]
