@@ -71,8 +71,8 @@ class Buckets(Protocol):
     def start(self, task: Task) -> None:
         """Start the reduce-scatter or all-gather of a bucket, or the norm, when it has its turn; returns at once."""
 
-    def test(self) -> list[tuple[Task, int]]:
-        """Advance the started collectives and return those that are done, with the time when they began (ns)."""
+    def test(self) -> list[Task]:
+        """Advance the started collectives and return those that are done."""
 
     def update(self, bucket: int, step: int) -> None:
         """Update the parameters of a bucket."""
@@ -269,8 +269,8 @@ class Engine:
                     self._early.append((task, arrival))
             for neighbour, entry in sent:
                 self._record_message(Kind.SEND, neighbour, entry.header, entry.posted, noticed)
-        for task, began in self._buckets.test() if self._collectives else ():
-            self._finish_collective(task, began)
+        for task in self._buckets.test() if self._collectives else ():
+            self._finish_collective(task)
 
     def _deliver(self, task: Task, arrival: Arrival) -> None:
         self._received[task] = arrival
@@ -352,8 +352,8 @@ class Engine:
             if arrival is not None:
                 self._mailbox.release(task, arrival.slot)
 
-    def _finish_collective(self, task: Task, began: int) -> None:
-        step, (_, rank_in_hint, ready_count), ready_at, _ = self._collectives.pop(task)
+    def _finish_collective(self, task: Task) -> None:
+        step, (_, rank_in_hint, ready_count), ready_at, began = self._collectives.pop(task)
         ended = now()
         self.progress += 1
         if step == self._step:

@@ -111,7 +111,7 @@ class NoBuckets:
         """Refuse: there is none."""
         raise AssertionError(f"{task} of a stage without buckets")
 
-    def test(self) -> list[tuple[Task, int]]:
+    def test(self) -> list[Task]:
         """Return that nothing is done."""
         return []
 

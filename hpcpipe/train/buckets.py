@@ -14,7 +14,7 @@ import torch
 
 from hpcpipe.collective import Group, MpiError, measured_costs
 from hpcpipe.plan import Exchanges, Kind, Task
-from hpcpipe.runtime import PeerLostError, now
+from hpcpipe.runtime import PeerLostError
 from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
@@ -143,8 +143,8 @@ class FusionBuckets:
         self._norm = norm
         self._scale = scale or LossScale()
         self._measured_under = self._scale.value
-        self._under_way: dict[Task, int] = {}
-        self._done: list[tuple[Task, int]] = []
+        self._under_way: list[Task] = []
+        self._done: list[Task] = []
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -189,8 +189,8 @@ class FusionBuckets:
         """Start the collective of a task when it has its turn; returns at once."""
         self._begin(self._exchanges.ask(task))
 
-    def test(self) -> list[tuple[Task, int]]:
-        """Advance what is under way; return what is done, with the time at which it began."""
+    def test(self) -> list[Task]:
+        """Advance what is under way and return what is done."""
         self.advance()
         done, self._done = self._done, []
         return done
@@ -199,7 +199,8 @@ class FusionBuckets:
         """Advance what is under way and begin what has its turn, where nobody asks yet what is done."""
         while ended := [task for task in self._under_way if self._is_done(task)]:
             for task in ended:
-                self._done.append((task, self._under_way.pop(task)))
+                self._under_way.remove(task)
+                self._done.append(task)
                 self._begin(self._exchanges.end(task))
 
     def update(self, bucket: int, step: int) -> None:
@@ -236,7 +237,7 @@ class FusionBuckets:
             else:
                 with _peers_blamed():
                     self._buckets[task.microbatch].start(task.kind)
-            self._under_way[task] = now()
+            self._under_way.append(task)
 
     def _is_done(self, task: Task) -> bool:
         if task.kind is Kind.NORM:

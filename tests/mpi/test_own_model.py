@@ -188,10 +188,10 @@ class _LateGathers:
 
     def __call__(self):
         done = self._test()
-        self._kept += [each for each in done if each[0].kind is Kind.AG]
+        self._kept += [task for task in done if task.kind is Kind.AG]
         self._looks += 1
         shown, self._kept = (self._kept, []) if self._looks % 40 == 0 else ([], self._kept)
-        return [each for each in done if each[0].kind is not Kind.AG] + shown
+        return [task for task in done if task.kind is not Kind.AG] + shown
 
 
 @pytest.mark.mpi(min_size=2)

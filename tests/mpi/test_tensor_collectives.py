@@ -92,7 +92,7 @@ def test_slices_that_meet_tell_each_other_their_tasks(comm):
         pass
     group.announce(0, Kind.F, 2 + comm.rank, 0)
     met = group.meet()
-    with pytest.raises(CollectiveMismatchError, match=r"F2.*F3|F3.*F2"):
+    with pytest.raises(CollectiveMismatchError, match=r"F2.*F\d|F\d.*F2"):
         while not met():
             pass
     group.free()
