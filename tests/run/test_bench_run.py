@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 from command import hpcpipe
 
 from hpcpipe.bench.hosts import missing
+from hpcpipe.cli import main
 
 
 def test_a_benchmark_between_ranks_starts_them_and_prints_one_document(tmp_path):
@@ -67,7 +69,8 @@ def test_large_messages_cross_slow_links_between_emulated_hosts(tmp_path):
     assert all(row["mean"] > 240 for row in rows.values()), "16 micro-batches of 15 ms are that long without any link"
 
 
-def test_slow_links_are_refused_with_the_reason_where_hosts_cannot_be_made(tmp_path):
-    process = hpcpipe("bench", "slow-link", cwd=tmp_path, environment={"PATH": "/nowhere"})
-    assert process.returncode == 1
-    assert "cannot be made here: no ip and no tc and no nsenter" in process.stderr
+def test_slow_links_are_refused_with_the_reason_where_hosts_cannot_be_made(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = CliRunner().invoke(main, ["bench", "slow-link"])
+    assert result.exit_code == 1
+    assert "cannot be made here: no ip and no tc and no nsenter" in result.stderr

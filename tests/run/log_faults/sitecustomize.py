@@ -11,6 +11,7 @@ MY_RANK = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
 if "HPCPIPE_TEST_LOG_FAULT" in os.environ and MY_RANK is not None:
     import resource
     import signal
+    from contextlib import suppress
 
     from hpcpipe.events import EventWriter
     from hpcpipe.train import event_log
@@ -34,6 +35,8 @@ if "HPCPIPE_TEST_LOG_FAULT" in os.environ and MY_RANK is not None:
     def spoiled_start(self, settings, header, *, world, folder):
         """Open the log where there is no folder for it."""
         if what == "blocked":
+            with suppress(OSError):  # another rank has done it
+                folder.rmdir()
             folder.touch()
         start(self, settings, header, world=world, folder=folder)
 
