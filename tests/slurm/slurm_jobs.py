@@ -59,7 +59,8 @@ def small_environment(folder):
     """Make a Python environment that has the packages of this one without holding them, and return its folder."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "these.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    these = [path for path in sys.path if path.endswith("site-packages")]  # with what their own .pth files name
+    (packages / "these.pth").write_text("\n".join(f"import site; site.addsitedir({path!r})" for path in these))
     for library in Path(sys.prefix, "lib").iterdir():  # where mpi4py looks for an MPI from wheels
         if not (folder / "lib" / library.name).exists():
             (folder / "lib" / library.name).symlink_to(library)
