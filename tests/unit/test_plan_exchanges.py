@@ -1,0 +1,91 @@
+"""Exchanges take turns in one order on every replica, whatever the order in which they are asked for."""
+
+from random import Random
+
+import pytest
+
+from hpcpipe.plan import Exchanges, Kind, Task
+
+
+def rs(bucket):
+    return Task(Kind.RS, bucket)
+
+
+def ag(bucket):
+    return Task(Kind.AG, bucket)
+
+
+def test_sums_go_in_the_order_of_the_backward_and_gathers_in_that_of_the_next_forward():
+    turns = Exchanges(range(3), at_once=1)
+    wanted = [rs(0), rs(1), rs(2), ag(2), ag(1), ag(0)]
+    begun = [each for task in wanted for each in turns.ask(task)]
+    while len(begun) < len(wanted):
+        begun += turns.end(begun[-1])
+    assert begun == wanted
+
+
+def test_what_has_not_its_turn_waits_for_what_was_not_asked_for_yet():
+    turns = Exchanges(range(2), at_once=2)
+    assert turns.ask(rs(1)) == []
+    assert turns.ask(rs(0)) == [rs(0), rs(1)]
+
+
+def test_no_more_are_under_way_than_may_be():
+    turns = Exchanges(range(4), at_once=2)
+    assert [turns.ask(rs(bucket)) for bucket in range(4)] == [[rs(0)], [rs(1)], [], []]
+    assert turns.end(rs(1)) == [rs(2)]
+
+
+def test_what_takes_no_turns_begins_at_once_and_takes_no_room():
+    turns = Exchanges([1], at_once=1)
+    assert turns.ask(rs(1)) == [rs(1)]
+    assert turns.ask(rs(0)) == [rs(0)]
+    assert turns.ask(Task(Kind.NORM, 0)) == [Task(Kind.NORM, 0)]
+    assert turns.end(rs(0)) == []
+    assert turns.ask(ag(1)) == []
+    assert turns.end(rs(1)) == [ag(1)]
+
+
+class Replica:
+    """Goes through three steps, bucket by bucket as it happens: RS, then AG, then the next step's RS."""
+
+    def __init__(self, buckets, at_once):
+        self.turns = Exchanges(range(buckets), at_once=at_once)
+        self.to_ask = [[kind(bucket) for _step in range(3) for kind in (rs, ag)] for bucket in range(buckets)]
+        self.waits_for = {}
+        self.under_way, self.begun = [], []
+
+    def may_ask(self):
+        return [bucket for bucket, left in enumerate(self.to_ask) if left and bucket not in self.waits_for]
+
+    def ask(self, bucket):
+        task = self.waits_for[bucket] = self.to_ask[bucket].pop(0)
+        self.begin(self.turns.ask(task))
+
+    def end(self, task):
+        self.under_way.remove(task)
+        del self.waits_for[task.microbatch]
+        self.begin(self.turns.end(task))
+
+    def begin(self, tasks):
+        self.under_way += tasks
+        self.begun += tasks
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replicas_that_ask_in_any_order_never_wait_for_each_other_for_ever(seed):
+    """An exchange ends when it has begun on both; each replica asks by its own timing."""
+    random, buckets = Random(seed), 5
+    pair = [Replica(buckets, at_once=1 + seed % 3) for _ in range(2)]
+    while any(each.may_ask() or each.under_way or each.waits_for for each in pair):
+        moves = [(each.ask, bucket) for each in pair for bucket in each.may_ask()]
+        ended = [task for task in pair[0].under_way if task in pair[1].under_way]
+        assert moves or ended, "nobody has anything to ask for and nothing ends: they wait for ever"
+        if ended and (random.random() < 0.5 or not moves):
+            for each in pair:
+                each.end(ended[0])
+        else:
+            move, bucket = random.choice(moves)
+            move(bucket)
+    assert pair[0].begun == pair[1].begun
+    assert len(pair[0].begun) == 3 * 2 * buckets
