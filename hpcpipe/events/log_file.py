@@ -27,6 +27,9 @@ _VARIABLE = "HDF5_USE_FILE_LOCKING"
 
 Rows = Mapping[str, np.ndarray]
 
+_CACHE_BYTES = 1 << 18
+"""Memory for the chunks of a column: the one that is being filled; those before it are not read again."""
+
 
 class LogFile:
     """The log of one rank, or with `node` of several.
@@ -203,13 +206,13 @@ def create_file(path: Path, mode: str) -> h5py.File:
         It cannot be made, or HDF5_USE_FILE_LOCKING insists on locks.
     """
     try:
-        return h5py.File(path, mode, libver=LIBVER, locking="best-effort")
+        return h5py.File(path, mode, libver=LIBVER, locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
         if lock_trouble(error) is None:
             raise
         with suppress(OSError):
             path.unlink()  # HDF5 makes the file before it asks for the lock
-        return h5py.File(path, mode, libver=LIBVER, locking=False)
+        return h5py.File(path, mode, libver=LIBVER, locking=False, rdcc_nbytes=_CACHE_BYTES)
 
 
 def abandon(file: h5py.File) -> None:

@@ -7,12 +7,13 @@ import json
 import math
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hpcpipe.checkpoint import Resume
 from hpcpipe.events import LogHeader
@@ -157,6 +158,13 @@ def train(
     return outcome
 
 
+class _Ran(NamedTuple):
+    """A step whose sums are not known yet: its times, and what its loss was multiplied by."""
+
+    times: StepTimes
+    scale: float
+
+
 class _Loop:
     def __init__(
         self,
@@ -222,7 +230,7 @@ class _Loop:
             replay=replay,
         )
         self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
-        self._scales: list[float] = []
+        self._unsettled: deque[_Ran] = deque()
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
         if self._log.writer is not None and replay is not None:
             self._log.writer.decision(0, "order", f"replayed from {replay.source}")
@@ -249,7 +257,8 @@ class _Loop:
             counters=self.rank.engine,
             describe=self._describe,
         )
-        self._losses: list[float] = []
+        self._settled = 0
+        self._losses = [math.nan, math.nan]  # of the first and the last step
         self._evaluations: list[tuple[int, float]] = []
         self._finite, self._stops = True, (0.0,) * len(wish.came)  # what came to this rank alone does not count
         if self._reporter is not None:
@@ -257,31 +266,29 @@ class _Loop:
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
         """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
-        times: list[StepTimes] = []
         for step in range(self._first, self._job.run.steps):
             before_step(step, self.rank)
             self._phase = "step"
-            self._scales.append(self.rank.scale.value)
-            times.append(self.rank.engine.run_step(step))
+            scale = self.rank.scale.value
+            self._unsettled.append(_Ran(self.rank.engine.run_step(step), scale))
             goes_on = self._look(step)
-            self._settle(times)
+            self._settle()
             if goes_on:
                 self._saving.after_step(step + 1)
             own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
             self._ledger.post([*own, *self._wish.came, *self._saving.row(), *self.rank.source.row()])
             if not goes_on or not self._finite or any(self._stops):  # the same on all ranks, from sums over them
                 break
-        self._settle(times)
-        steps = self._first + len(self._losses)
+        self._settle()
+        steps = self._first + self._settled
         stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
         code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
         self._phase = "saving"
         self._saving.finish(steps, self._exchange, finite=self._finite, stopped=bool(stopped_by))
-        losses = self._losses or [math.nan]
         return Outcome(
             code,
-            losses[0],
-            losses[-1],
+            self._losses[0],
+            self._losses[1],
             steps,
             stopped_by,
             diverged=self._guard.reason,
@@ -370,14 +377,14 @@ class _Loop:
             self._reporter.note(self._guard.news)
         return goes_on
 
-    def _settle(self, times: list[StepTimes]) -> None:
+    def _settle(self) -> None:
         """Take the sums of the step posted last and pass them on."""
         self._phase = "sums"
         sums = self._ledger.take()
         self._phase = "between steps"
         if sums is None:
             return
-        step = self._first + len(self._losses)
+        step, (taken, loss_scale) = self._first + self._settled, self._unsettled.popleft()
         loss, square_norm, faulty_logs, held_out, held_out_count, *rest = sums
         wishes, entries = len(self._wish.came), self._saving.entries
         self.rank.source.take(rest[wishes + entries :])
@@ -386,10 +393,10 @@ class _Loop:
         skipped = step in self._guard.skipped
         self._finite = (self._emulated or math.isfinite(loss) or skipped) and not self._guard.reason
         self._stops = tuple(rest[:wishes])
-        self._losses.append(loss)
+        self._losses = [self._losses[0] if self._settled else loss, loss]
+        self._settled += 1
         if held_out_count:
             self._evaluations.append((step + 1, held_out / held_out_count))
-        taken = times[len(self._losses) - 1]
         settings = self._job.schedule
         metrics = StepMetrics(
             step=step,
@@ -401,7 +408,7 @@ class _Loop:
             hint=settings.hint,
             k=self._layout.schedule.k or 0,
             dispatch=self._dispatch,
-            loss_scale=self._scales[len(self._losses) - 1],
+            loss_scale=loss_scale,
             skipped=skipped,
             eval_loss=held_out / held_out_count if held_out_count else None,
         )

@@ -169,7 +169,7 @@ def test_memory_stays_flat_over_a_thousand_steps(comm, tmp_path):
 @pytest.mark.long
 @pytest.mark.mpi(min_size=2)
 def test_memory_stays_flat_over_ten_thousand_steps(comm, tmp_path):
-    assert _grown(comm, tmp_path, steps=11_000, since=1_000) < 0.01
+    assert _grown(comm, tmp_path, steps=13_000, since=3_000) < 0.01  # until then the caches of HDF5 fill
 
 
 @pytest.mark.long
