@@ -13,6 +13,7 @@ from hpcpipe.bench.ranks import CannotRunError
 if TYPE_CHECKING:
     from hpcpipe.bench.table import BenchTable, Cell, Column
 
+_WIDE = 160
 _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line) in BENCHES.items())
 
 
@@ -60,6 +61,8 @@ def _print(table: "BenchTable") -> None:
     from hpcpipe.cli.terminal import make_console
 
     console = make_console()
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)  # a file has room for every figure
     console.print(Text(table.title, style="bold"))
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns:
