@@ -54,6 +54,7 @@ def bench(name: str, steps: int | None, ranks: int | None, quick: bool, as_json:
 
 def _print(table: "BenchTable") -> None:
     from rich import box
+    from rich.measure import Measurement
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -61,8 +62,6 @@ def _print(table: "BenchTable") -> None:
     from hpcpipe.cli.terminal import make_console
 
     console = make_console()
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDE)  # a file has room for every figure
     console.print(Text(table.title, style="bold"))
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns:
@@ -70,7 +69,11 @@ def _print(table: "BenchTable") -> None:
         shown.add_column(column.name, justify="left" if words else "right", overflow="fold", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(_show(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    usual = console.width
+    if not console.is_terminal:  # a file has room for every figure
+        console.width = max(usual, Measurement.get(console, console.options.update_width(_WIDE), shown).maximum)
     console.print(shown)
+    console.width = usual
     for note in table.notes:
         console.print(Padding(Text(f"- {note}", style="dim"), (0, 0, 0, 0)))
 
