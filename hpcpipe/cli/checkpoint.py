@@ -94,22 +94,34 @@ def verify(path: Path, as_json: bool) -> None:
 @click.option(
     "--shard-gb", type=click.FloatRange(min=0.001), default=5.0, show_default=True, help="Largest file in GB."
 )
-def export(path: Path, folder: Path, shard_gb: float) -> None:
+@click.option(
+    "--names",
+    type=click.Choice(["huggingface", "own"]),
+    help="What tensors are called (default: huggingface for kind gpt and llama, which transformers loads then).",
+)
+def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None:
     """Write the newest model of PATH to FOLDER as model.safetensors and config.json.
 
-    Larger models become several files with model.safetensors.index.json. Tensors have the names of the layers; one
-    that is tied is stored once, under the name of its first use.
+    Larger models become several files with model.safetensors.index.json. With their own names, tensors are called by
+    layer and parameter; one that is tied is stored once, under the name of its first use.
     """
     from hpcpipe.checkpoint import CheckpointError
     from hpcpipe.checkpoint.rewrite import export as write
+    from hpcpipe.cli.hf_folder import language_model_of, write_hf_folder
 
     reader = _newest(path)
     if folder.exists() and any(folder.iterdir()):
         _refuse(f"{folder} is not empty; name a new folder")
+    model = language_model_of(reader)
+    if names == "huggingface" and model is None:
+        _refuse("Hugging Face has no names for the tensors of this model; leave out --names")
     try:
         with _progress("writing", reader.manifest.num_bytes, shown=True) as note:
-            written = write(reader, folder, shard_bytes=int(shard_gb * 1e9), note=note)
-    except (CheckpointError, OSError) as error:
+            if model is None or names == "own":
+                written = write(reader, folder, shard_bytes=int(shard_gb * 1e9), note=note)
+            else:
+                written = write_hf_folder(reader, model, folder, shard_bytes=int(shard_gb * 1e9))
+    except (CheckpointError, OSError, ValueError) as error:
         _refuse(str(error))
     click.echo(f"{reader.folder}")
     for each in written:

@@ -140,7 +140,7 @@ def test_an_export_holds_the_model_and_its_table(tmp_path, shard_gb):
 
 def test_the_command_exports_into_new_folders_only(tmp_path):
     path = make(tmp_path / "c", job_of(tmp_path), 10)
-    assert call("export", path, tmp_path / "out").exit_code == 0
+    assert call("export", path, tmp_path / "out", "--names", "own").exit_code == 0
     assert (tmp_path / "out" / "model.safetensors").exists()
     assert "is not empty" in call("export", path, tmp_path / "out").output
 
@@ -162,7 +162,7 @@ def test_a_reshaped_checkpoint_is_the_same_state_in_other_files(tmp_path):
     assert pick(job, [new])[0].step == 10
 
 
-@pytest.mark.parametrize("words", [("inspect",), ("verify",), ("export", "out"), ("reshape", "new")])
+@pytest.mark.parametrize("words", [("inspect",), ("verify",), ("export", "out", "--names", "own"), ("reshape", "new")])
 def test_the_command_needs_neither_mpi_nor_torch(tmp_path, words):
     path = make(tmp_path / "c", job_of(tmp_path), 10)
     arguments = ["checkpoint", words[0], str(path), *words[1:]]
