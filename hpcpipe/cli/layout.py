@@ -21,7 +21,7 @@ def describe(job: "Job", layout: Layout) -> str:
     shape += f" x {sizes.tensor} slices" if sizes.tensor > 1 else ""
     chunks = layout.schedule.placement.chunks
     shape += f", {chunks} chunks each" if chunks > 1 else ""
-    unit = "sequences" if hasattr(job.data, "seq_len") else "samples"
+    unit = "sequences" if hasattr(job.data, "seq_len") else "records" if job.data.kind == "image-text" else "samples"
     if layout.layers:
         what = f"{sum(layout.num_parameters(stage) for stage in range(sizes.pipeline)) / 1e6:.2f} M parameters"
         size = f" of {job.batch.microbatch_size} {unit}"

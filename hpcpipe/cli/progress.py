@@ -5,6 +5,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hpcpipe.cli.layout import describe
 from hpcpipe.cli.terminal import make_console, terminal_columns
 from hpcpipe.job import Job
+from hpcpipe.job.datasets import OwnData
 from hpcpipe.train import Layout, Reporter, StepMetrics
 
 
@@ -78,7 +79,7 @@ class Bar:
 
 
 def _unit(job: Job) -> str:
-    return "tokens" if hasattr(job.data, "seq_len") else "samples"
+    return "samples" if isinstance(job.data, OwnData) else "tokens"
 
 
 def _words(metrics: StepMetrics, unit: str) -> str:
