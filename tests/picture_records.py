@@ -21,6 +21,24 @@ def png(array):
     return file.getvalue()
 
 
+JOB = """\
+[model]
+kind = "vlm"
+patch = 4
+merge = 2
+encoder_layers = 3
+encoder_dim = 32
+encoder_heads = 2
+layers = 4
+dim = 32
+heads = 4
+context = 160
+[data]
+kind = "image-text"
+path = "records.jsonl"
+"""
+"""A job that learns from them; the table [data] is open at its end."""
+
 RECORDS = [  # of pictures (width, height), and the text
     ([], "nothing to see"),
     ([(8, 8)], "a"),

@@ -6,11 +6,10 @@ Both hold one file's tensors in memory, never the whole model, and need neither 
 import json
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from hpcpipe.checkpoint.folder import commit, make_partial, partial_folder
 from hpcpipe.checkpoint.manifest import Manifest
@@ -18,11 +17,8 @@ from hpcpipe.checkpoint.part import MODEL, Held, merge_parts, write_part
 from hpcpipe.checkpoint.pieces import Extent
 from hpcpipe.checkpoint.reader import Reader
 from hpcpipe.checkpoint.tensor_files import Note, RawTensor, TensorFile, element_type, quiet, write_tensors
+from hpcpipe.job.huggingface.folder import INDEX
 from hpcpipe.plan import balanced_split
-
-INDEX = "model.safetensors.index.json"
-SHARD_BYTES = 5 * 10**9
-"""Where Hugging Face's own tools begin another file."""
 
 
 def reshape(
@@ -59,21 +55,13 @@ def export(
     reader: Reader,
     folder: Path,
     *,
-    rename: Callable[[str], str] = lambda name: name,
-    config: Mapping[str, Any] | None = None,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int,
     note: Note = quiet,
 ) -> list[Path]:
-    """Write the model as Hugging Face's tools lay it out: `model.safetensors`, or shards with an index; `config.json`.
+    """Write the model under its own names into files laid out as Hugging Face's, each of at most `shard_bytes`.
 
-    Parameters
-    ----------
-    folder
-        Made if it is not there.
-    rename
-        Our name of a tensor -> the other's.
-    config
-        The content of `config.json`; the job's table [model] without it.
+    They are `model.safetensors`, or shards with an index, and `config.json`, which is the job's table [model]. `folder`
+    is made if it is not there.
 
     Raises
     ------
@@ -94,18 +82,16 @@ def export(
     written = []
     for number, names in enumerate(shards):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
-        write_tensors(folder / file, {rename(name): _read(reader, MODEL, name) for name in names}, note=note)
+        write_tensors(folder / file, {name: _read(reader, MODEL, name) for name in names}, note=note)
         written.append(folder / file)
     if len(shards) > 1:
         index = {
             "metadata": {"total_size": sum(_num_bytes(manifest, MODEL, name) for name in manifest.parameters)},
-            "weight_map": {
-                rename(name): path.name for names, path in zip(shards, written, strict=True) for name in names
-            },
+            "weight_map": {name: path.name for names, path in zip(shards, written, strict=True) for name in names},
         }
         written.append(folder / INDEX)
         written[-1].write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    content = tomllib.loads(manifest.job_toml)["model"] if config is None else dict(config)
+    content = tomllib.loads(manifest.job_toml)["model"]
     written.append(folder / "config.json")
     written[-1].write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return written

@@ -112,15 +112,15 @@ def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None
     reader = _newest(path)
     if folder.exists() and any(folder.iterdir()):
         _refuse(f"{folder} is not empty; name a new folder")
-    model = language_model_of(reader)
+    model = None if names == "own" else language_model_of(reader)
     if names == "huggingface" and model is None:
         _refuse("Hugging Face has no names for the tensors of this model; leave out --names")
     try:
         with _progress("writing", reader.manifest.num_bytes, shown=True) as note:
-            if model is None or names == "own":
+            if model is None:
                 written = write(reader, folder, shard_bytes=int(shard_gb * 1e9), note=note)
             else:
-                written = write_hf_folder(reader, model, folder, shard_bytes=int(shard_gb * 1e9))
+                written = write_hf_folder(reader, model, folder, shard_bytes=int(shard_gb * 1e9), note=note)
     except (CheckpointError, OSError, ValueError) as error:
         _refuse(str(error))
     click.echo(f"{reader.folder}")

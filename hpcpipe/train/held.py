@@ -25,7 +25,7 @@ from hpcpipe.checkpoint import (
     TensorEntry,
 )
 from hpcpipe.checkpoint import whole_shape as whole
-from hpcpipe.models import Layer, build, ties_of
+from hpcpipe.models import Layer, outline, ties_of
 from hpcpipe.runtime import Place
 from hpcpipe.train.bucket import MASTER
 from hpcpipe.train.work import Buckets
@@ -180,10 +180,9 @@ def check_model(layout: "Layout", stage: int, folder: Path, manifest: Manifest) 
     """
     indices = [index for piece in layout.pieces[stage] for index in piece]
     try:
-        with torch.device("meta"):
-            modules = [module for piece in layout.pieces[stage] for module in build(layout.layers, piece, seed=0)]
-    except (NotImplementedError, RuntimeError):  # some layers need memory to be built; then `restore` finds it out
-        return
+        modules = [module for piece in layout.pieces[stage] for module in outline(layout.layers, piece)]
+    except (NotImplementedError, RuntimeError):  # what torch raises where a layer cannot be built without memory: then
+        return  # `restore` compares the same shapes, with the same words, when the stage is built
     for each in _named(layout.layers, indices, modules, set()):
         _entry_of(each, folder, manifest)
 

@@ -1,5 +1,6 @@
 """Vision-language training over real ranks: torch's losses, the same bits under every schedule, places by cost."""
 
+import picture_records
 import pytest
 import torch
 from layers import by_layer, disturb
@@ -11,24 +12,12 @@ from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import admission_order
 
-JOB = """
+JOB = (
+    picture_records.JOB
+    + """\
+seed = 3
 [job]
 steps = 4
-[model]
-kind = "vlm"
-patch = 4
-merge = 2
-encoder_layers = 3
-encoder_dim = 32
-encoder_heads = 2
-layers = 4
-dim = 32
-heads = 4
-context = 160
-[data]
-kind = "image-text"
-path = "records.jsonl"
-seed = 3
 [batch]
 microbatches = 6
 microbatch_size = 2
@@ -38,6 +27,7 @@ warmup = 1
 [comm]
 bucket_mb = 0.02
 """
+)
 
 
 @pytest.fixture(autouse=True)

@@ -125,11 +125,11 @@ def test_inspect_and_verify_say_what_is_there_and_what_is_wrong(tmp_path):
 @pytest.mark.parametrize("shard_gb", [5, 0.0000002])
 def test_an_export_holds_the_model_and_its_table(tmp_path, shard_gb):
     path = make(tmp_path / "c", job_of(tmp_path), 10)
-    export(Reader(path), tmp_path / "out", rename=lambda name: f"m.{name}", shard_bytes=int(shard_gb * 1e9))
+    export(Reader(path), tmp_path / "out", shard_bytes=int(shard_gb * 1e9))
     files = sorted((tmp_path / "out").glob("*.safetensors"))
     found = {name: value for file in files for name, value in load_file(file).items()}
-    assert found.keys() == {f"m.{name}" for name in SHAPES}
-    assert all((found[f"m.{name}"] == values_of(name, 10)).all() for name in SHAPES)
+    assert found.keys() == set(SHAPES)
+    assert all((found[name] == values_of(name, 10)).all() for name in SHAPES)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dim"] == 64
     if shard_gb < 1:
         index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())

@@ -2,30 +2,13 @@
 
 import pytest
 from job_text import fault_of, faults_of, place, write_job
-from picture_records import write_lines
+from picture_records import JOB, write_lines
 
 from hpcpipe.job import Job, load_job
 from hpcpipe.train import batches
 from hpcpipe.train.batches import problem_of_records, tokens_per_step
 
-VISION = """\
-[model]
-kind = "vlm"
-patch = 4
-merge = 2
-encoder_layers = 3
-encoder_dim = 32
-encoder_heads = 2
-layers = 4
-dim = 32
-heads = 4
-context = 160
-[data]
-kind = "image-text"
-path = "records.jsonl"
-[parallel]
-pipeline = 2
-"""
+VISION = JOB + "[parallel]\npipeline = 2\n"
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Predicted times of micro-batches that differ: whole, split and cut alike, and in the places that admission gives."""
 
 import pytest
-from picture_records import write_lines
+from picture_records import JOB, write_lines
 
 from hpcpipe.job import load_job
 from hpcpipe.plan import Kind, Task, admission_order
@@ -10,26 +10,6 @@ from hpcpipe.train import Layout
 from hpcpipe.train.model import model_of
 from hpcpipe.train.sizes import analytic_costs_of
 
-JOB = """
-[model]
-kind = "vlm"
-patch = 4
-merge = 2
-encoder_layers = 3
-encoder_dim = 32
-encoder_heads = 2
-layers = 4
-dim = 32
-heads = 4
-context = 160
-[data]
-kind = "image-text"
-path = "records.jsonl"
-[parallel]
-pipeline = 2
-[batch]
-microbatches = 6
-"""
 MACHINE = Machine(tflops=1e-3)
 
 
@@ -37,7 +17,7 @@ MACHINE = Machine(tflops=1e-3)
 def load(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_lines(tmp_path)
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(JOB + "[parallel]\npipeline = 2\n[batch]\nmicrobatches = 6\n")
     return lambda *overrides: load_job(tmp_path / "job.toml", overrides)
 
 
