@@ -291,8 +291,9 @@ def test_a_directory_in_which_a_run_works_is_not_gone_on_with(tmp_path, monkeypa
     folder.mkdir()
     (folder / "job.toml").touch()
     (folder / "events").mkdir()
-    command = [sys.executable, "-c", "import time; time.sleep(60)", "hpcpipe"]
-    with subprocess.Popen(command) as process:
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", "hpcpipe"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # its command line can be read only after exec
         ranks = [{"rank": 1, "host": socket.gethostname(), "pid": process.pid, "stage": 0}]
         (folder / "ranks.json").write_text(json.dumps(ranks))
         try:
