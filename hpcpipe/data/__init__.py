@@ -4,7 +4,7 @@ from hpcpipe.data.batches import Batches, Counted, Evaluation, Source, counted_t
 from hpcpipe.data.image_file import Geometry
 from hpcpipe.data.image_records import ImageRecords
 from hpcpipe.data.image_scan import RecordError
-from hpcpipe.data.image_text import ImageTextBatches, ImageTextOrder
+from hpcpipe.data.image_text import ImageTextOrder, ImageTextSource, image_text_batches
 from hpcpipe.data.order import Deal, Order, evaluation_deal, held_out
 from hpcpipe.data.own import OwnSource
 from hpcpipe.data.text import open_text
@@ -18,8 +18,8 @@ __all__ = [
     "Evaluation",
     "Geometry",
     "ImageRecords",
-    "ImageTextBatches",
     "ImageTextOrder",
+    "ImageTextSource",
     "Order",
     "OwnSource",
     "RecordError",
@@ -28,6 +28,7 @@ __all__ = [
     "counted_tokens",
     "evaluation_deal",
     "held_out",
+    "image_text_batches",
     "open_text",
     "open_tokens",
 ]

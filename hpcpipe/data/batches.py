@@ -48,11 +48,18 @@ class Batches:
         Where given, targets come as `Counted`. The total is the same on all replicas, because each reads the targets of
         all of them: the data is a function of the step.
     total
-        Where what a step counts is known beforehand; then nobody reads the other replicas' targets.
+        Step -> what it counts, where that is known beforehand; then nobody reads the other replicas' targets. Called
+        in the thread that reads ahead.
     """
 
     def __init__(
-        self, source: Source, deal: Deal, *, steps: int, count: Count | None = None, total: float | None = None
+        self,
+        source: Source,
+        deal: Deal,
+        *,
+        steps: int,
+        count: Count | None = None,
+        total: Callable[[int], float] | None = None,
     ) -> None:
         self._source, self._deal = source, deal
         self._count, self._total = count, total
@@ -74,8 +81,10 @@ class Batches:
 
     def _read(self, step: int) -> _Step:
         mine = [self._source.read(samples) for samples in self._deal.mine(step)]
-        total = self._total or 0.0
-        if self._count is not None and self._total is None:
+        total = 0.0
+        if self._total is not None:
+            total = self._total(step)
+        elif self._count is not None:
             total = sum(self._count(targets) for _, targets in mine)
             total += sum(self._count(self._source.read(samples)[1]) for samples in self._deal.others(step))
             if total <= 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcpipe.job.datafile import PACKAGE, NoSuchPackageError
-from hpcpipe.job.datasets import DataFile, OwnData, Samples, Text
+from hpcpipe.job.datasets import DataFile, OwnData, Samples, Stored, Text
 from hpcpipe.job.factory import is_there
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.models import OwnModel
@@ -96,7 +96,7 @@ def _every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Probl
 def _what_is_set_for_evaluation_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
     data = job.data
     assert isinstance(data, Samples)
-    if isinstance(data, DataFile) and data.eval_path and data.eval_fraction:
+    if isinstance(data, Stored) and data.eval_path and data.eval_fraction:
         yield Problem(
             ("data", "eval_fraction"),
             f"eval_fraction = {show(data.eval_fraction)} and eval_path are both set",
@@ -106,7 +106,7 @@ def _what_is_set_for_evaluation_has_an_effect(job: Job, _: int | None) -> Iterat
         return
     for key in ("eval_every", "eval_samples", "eval_microbatch_size"):
         if getattr(data, key):
-            what = "eval_fraction or eval_path" if isinstance(data, DataFile) else "eval_fraction"
+            what = "eval_fraction or eval_path" if isinstance(data, Stored) else "eval_fraction"
             yield Problem(
                 ("data", key),
                 f"{key} = {getattr(data, key)} has no effect: nothing is held out for evaluation",

@@ -47,14 +47,13 @@ class Samples(Section):
         return {}
 
 
-class DataFile(Samples):
-    """What the kinds share that cut a file of tokens into sequences."""
+class Stored(Samples):
+    """What the kinds share whose samples lie in a file."""
 
     path: FileText = Field(
         description='file, from the job file\'s folder on, or "package:PKG/FILE", a file of an installed package',
         examples=["corpus.txt"],
     )
-    seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
     eval_path: str = Field(default="", description='file of the same kind for evaluation instead; "": none')
 
     def resolve(self, text: str) -> Path:
@@ -75,6 +74,12 @@ class DataFile(Samples):
         """Return the keys that hold paths with these made absolute."""
         given = {key: getattr(self, key) for key in ("path", "eval_path", "tokenizer") if getattr(self, key, "")}
         return {k: str(self.resolve(v)) for k, v in given.items() if not v.startswith("package:")}
+
+
+class DataFile(Stored):
+    """What the kinds share that cut a file of tokens into sequences."""
+
+    seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
 
 
 class Text(DataFile):
@@ -116,7 +121,7 @@ class OwnData(Samples):
         return {"import_from": str(self.folder)}
 
 
-class ImageText(Section):
+class ImageText(Stored):
     """`[data]` of kind "image-text": records of images and a text, of which every byte is a token."""
 
     kind: DataKind = Field(description="kind of data", examples=["image-text"])
@@ -127,22 +132,6 @@ class ImageText(Section):
     )
     max_side: Count = Field(default=1024, description="longest side of an image in pixels")
     larger: Literal["refuse", "shrink"] = Field(default="refuse", description="what is done to larger images")
-    seed: Seed = Field(default=0, description="seed of the order in which records are drawn")
-
-    _folder: Path = PrivateAttr(default=Path())
-
-    def set_folder(self, folder: Path) -> None:
-        """Set where a relative path starts; the loader does it, once."""
-        self._folder = folder
-
-    @property
-    def resolved_path(self) -> Path:
-        """The file or folder to read, absolute."""
-        return resolve(self.path, folder=self._folder)
-
-    def absolute_paths(self) -> dict[str, str]:
-        """Return the keys that hold paths with these made absolute."""
-        return {} if self.path.startswith("package:") else {"path": str(self.resolved_path)}
 
 
 class SyntheticData(Section):

@@ -20,7 +20,7 @@ from hpcpipe.job import (
     tensor_checks,
     vision_checks,
 )
-from hpcpipe.job.datasets import DataFile, ImageText, Samples
+from hpcpipe.job.datasets import DataFile, Samples
 from hpcpipe.job.document import Document
 from hpcpipe.job.factory import variant_of
 from hpcpipe.job.faults import JobError, Problem
@@ -98,7 +98,7 @@ class _Reading:
             else:
                 sections[name] = self._model(section, settled, written=tables[name] or {})
         for each in sections.values():
-            if isinstance(each, Samples | ImageText | OwnModel):
+            if isinstance(each, Samples | OwnModel):
                 each.set_folder(self.path.parent.absolute())
         self._read_table(sections["schedule"])
         job = Job.model_construct(None, run=sections.pop("job"), **sections)

@@ -212,7 +212,7 @@ class Job(Section):
         if self.schedule.hint.startswith(FROM_FILE):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         for name, section in (("model", self.model), ("data", self.data)):
-            if isinstance(section, Samples | ImageText | LanguageModel | OwnModel):
+            if isinstance(section, Samples | LanguageModel | OwnModel):
                 tables[name] |= section.absolute_paths()
         return tomli_w.dumps(tables)
 

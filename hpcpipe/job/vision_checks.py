@@ -79,14 +79,20 @@ def _an_image_has_at_least_one_token(job: Job, _: int | None) -> Iterator[Proble
         )
 
 
-@CHECKS.needs("data.path", "data.max_side")
+@CHECKS.needs("data.path", "data.eval_path", "data.max_side")
 def _the_records_are_there(job: Job, _: int | None) -> Iterator[Problem]:
     assert isinstance(job.data, ImageText)
-    where = ("data", "path")
+    yield from _found(job.data, "path")
+    if job.data.eval_path:
+        yield from _found(job.data, "eval_path")
+
+
+def _found(data: ImageText, key: str) -> Iterator[Problem]:
+    where, text = ("data", key), str(getattr(data, key))
     try:
-        path = job.data.resolved_path
+        path = data.resolve(text)
         if not path.exists():
-            relative = not job.data.path.startswith((PACKAGE, "/", "~"))
+            relative = not text.startswith((PACKAGE, "/", "~"))
             hint = "a relative path starts at the job file's folder" if relative else "check the path"
             yield Problem(where, f"the records {path} do not exist", hint)
         elif path.is_file() and path.suffix not in (".jsonl", ".ndjson", ".tar"):
@@ -98,6 +104,4 @@ def _the_records_are_there(job: Job, _: int | None) -> Iterator[Problem]:
     except NoSuchPackageError as error:
         yield Problem(where, str(error), "install the package, or name a file")
     except OSError as error:
-        yield Problem(
-            where, f"{job.data.path} cannot be read: {error.strerror or error}", "check the path and its permissions"
-        )
+        yield Problem(where, f"{text} cannot be read: {error.strerror or error}", "check the path and its permissions")

@@ -152,10 +152,6 @@ def layer_costs(sizes: VlmSizes, load: Load) -> list[float]:
     ]
 
 
-def text_loss(logits: torch.Tensor, targets: dict[str, Any]) -> torch.Tensor:
-    """Return the cross-entropy summed over the micro-batch's targets and divided by those of the whole global batch.
-
-    "labels" (targets,) int64 are what comes next, and "of" is how many the step has. So the shares of all micro-batches
-    and replicas add up to the mean over the step's targets, whatever its layout.
-    """
-    return functional.cross_entropy(logits.float(), targets["labels"], reduction="sum") / targets["of"]
+def text_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy summed over the micro-batch's targets; `labels` (targets,) int64 are what comes next."""
+    return functional.cross_entropy(logits.float(), labels, reduction="sum")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
-from hpcpipe.job.datasets import DataFile, ImageText, OwnData, Samples, Text, Tokens
+from hpcpipe.job.datasets import DataFile, ImageText, OwnData, Samples, Stored, Text, Tokens
 from hpcpipe.job.factory import UserCodeError, call_factory
 from hpcpipe.job.models import Vlm
 
@@ -34,9 +34,9 @@ def batches_of(
         The data cannot be read or are too few.
     """
     if isinstance(job.data, ImageText):
-        from hpcpipe.data import ImageTextBatches
+        from hpcpipe.data import image_text_batches
 
-        return ImageTextBatches(image_text_of(job), replica=replica, steps=job.run.steps, images=inputs)
+        return image_text_batches(image_text_of(job), replica=replica, steps=job.run.steps, images=inputs)
     from hpcpipe.data import Batches, Deal, Order
 
     source, trained, _ = _sources(job)
@@ -49,11 +49,14 @@ def batches_of(
         replica=replica,
         replicas=job.parallel.data,
     )
-    return Batches(source, deal, steps=job.run.steps, count=count, total=total)
+    known = None if total is None else lambda _step: total
+    return Batches(source, deal, steps=job.run.steps, count=count, total=known)
 
 
-def evaluation_of(job: Job, *, replica: int, count: "Count") -> "Evaluation":
+def evaluation_of(job: Job, *, replica: int, count: "Count", inputs: bool = True) -> "Evaluation":
     """Return one replica's micro-batches of every evaluation; `count` says how many targets a loss counts.
+
+    Without `inputs` only targets will be asked for.
 
     Raises
     ------
@@ -64,10 +67,10 @@ def evaluation_of(job: Job, *, replica: int, count: "Count") -> "Evaluation":
 
     data = job.data
     assert isinstance(data, Samples)
-    source, trained, held = _sources(job)
+    source, trained, held = _sources(job, inputs=inputs)
     first = trained
-    if isinstance(data, DataFile) and data.eval_path:
-        source, first = _OPENERS[type(data)](job, data.resolve(data.eval_path)), 0
+    if isinstance(data, Stored) and data.eval_path:
+        source, first = _OPENERS[type(data)](job, data.resolve(data.eval_path), inputs), 0
         held = len(source)
     wanted = min(held, data.eval_samples or held)
     size = data.eval_microbatch_size or job.batch.microbatch_size
@@ -86,7 +89,7 @@ def open_data(job: Job) -> None:
     if isinstance(job.data, DataFile):
         _sources(job)
         if job.data.eval_path:
-            _OPENERS[type(job.data)](job, job.data.resolve(job.data.eval_path))
+            _OPENERS[type(job.data)](job, job.data.resolve(job.data.eval_path), True)
 
 
 def evaluates_after(job: Job, step: int) -> bool:
@@ -129,6 +132,8 @@ def problem_of_records(job: Job) -> str:
         return ""
     try:
         image_text_of(job)
+        if job.data.eval_path:
+            _image_text(job, job.data.resolve(job.data.eval_path), inputs=False)
     except OSError as error:
         return f"{error.filename or job.data.path} cannot be read: {error.strerror or error}"
     except ValueError as error:
@@ -168,14 +173,14 @@ def image_text_of(job: Job) -> "ImageTextOrder":
     OSError, ValueError
         They cannot be read, or one of them not be used.
     """
-    from hpcpipe.data import Geometry, ImageTextOrder
+    from hpcpipe.data import ImageTextOrder, held_out
 
-    data, model, batch = job.data, job.model, job.batch
+    data, batch = job.data, job.batch
     assert isinstance(data, ImageText)
-    assert isinstance(model, Vlm)
-    geometry = Geometry(model.patch, model.merge, model.channels, data.max_side, shrink=data.larger == "shrink")
+    records = _image_records(job, data.resolved_path)
     return ImageTextOrder(
-        _image_records(data.resolved_path, geometry, model.context),
+        records,
+        held=held_out(len(records), data.eval_fraction),
         seed=data.seed,
         microbatches=batch.microbatches,
         microbatch_size=batch.microbatch_size,
@@ -183,14 +188,30 @@ def image_text_of(job: Job) -> "ImageTextOrder":
     )
 
 
-@lru_cache(maxsize=2)
-def _image_records(path: "Path", geometry: "Geometry", context: int) -> "ImageRecords":
+def _image_records(job: Job, path: "Path") -> "ImageRecords":
+    from hpcpipe.data import Geometry
+
+    data, model = job.data, job.model
+    assert isinstance(data, ImageText)
+    assert isinstance(model, Vlm)
+    geometry = Geometry(model.patch, model.merge, model.channels, data.max_side, shrink=data.larger == "shrink")
+    return _indexed(path, geometry, model.context)
+
+
+@lru_cache(maxsize=4)
+def _indexed(path: "Path", geometry: "Geometry", context: int) -> "ImageRecords":
     from hpcpipe.data import ImageRecords
 
     return ImageRecords(path, geometry, context=context)
 
 
-def _text(job: Job, path: "Path") -> "Source":
+def _image_text(job: Job, path: "Path", inputs: bool) -> "Source":
+    from hpcpipe.data import ImageTextSource
+
+    return ImageTextSource(_image_records(job, path), images=inputs)
+
+
+def _text(job: Job, path: "Path", _inputs: bool) -> "Source":
     from hpcpipe.data import Windows, open_text
 
     data = job.data
@@ -199,7 +220,7 @@ def _text(job: Job, path: "Path") -> "Source":
     return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
 
 
-def _tokens(job: Job, path: "Path") -> "Source":
+def _tokens(job: Job, path: "Path", _inputs: bool) -> "Source":
     from hpcpipe.data import Windows, open_tokens
 
     data = job.data
@@ -208,10 +229,10 @@ def _tokens(job: Job, path: "Path") -> "Source":
     return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
 
 
-_OPENERS: dict[type, Callable[[Job, "Path"], "Source"]] = {Text: _text, Tokens: _tokens}
+_OPENERS: dict[type, Callable[[Job, "Path", bool], "Source"]] = {Text: _text, Tokens: _tokens, ImageText: _image_text}
 
 
-def _sources(job: Job) -> tuple["Source", int, int]:
+def _sources(job: Job, *, inputs: bool = True) -> tuple["Source", int, int]:
     """Return the source, the number of samples to train on, which come first, and of those held out."""
     from hpcpipe.data import OwnSource, held_out
 
@@ -226,8 +247,8 @@ def _sources(job: Job) -> tuple["Source", int, int]:
         except TypeError as error:
             raise UserCodeError(str(error)) from None
     else:
-        assert isinstance(data, DataFile)
-        source = _OPENERS[type(data)](job, data.resolved_path)
+        assert isinstance(data, Stored)
+        source = _OPENERS[type(data)](job, data.resolved_path, inputs)
     assert isinstance(data, Samples)
     held = held_out(len(source), data.eval_fraction)
     return source, len(source) - held, held

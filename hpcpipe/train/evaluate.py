@@ -41,7 +41,12 @@ class Evaluator:
 
         self._chunks = chunks
         self._modules = [module for chunk in chunks for module in chunk.layers]
-        self._batches = evaluation_of(job, replica=mesh.place.replica, count=model.count or _count_all)
+        self._batches = evaluation_of(
+            job,
+            replica=mesh.place.replica,
+            count=model.count or _count_all,
+            inputs=any(chunk.first for chunk in chunks),
+        )
         self._wrap: Callable[[Any], Any] = _as_they_are if model.count is None else lambda t: Counted(t, 1.0)
         self._scale = float(tokens_per_step(job)) if model.count is None else 1.0
         self._converted = partial(in_type, compute=types_of(job).compute)

@@ -18,7 +18,7 @@ from hpcpipe.models.gpt_sliced import sliced_next_token_loss
 from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.models.user import Release
 from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch, tokens_per_step
-from hpcpipe.train.losses import next_token_of
+from hpcpipe.train.losses import next_token_of, share_of_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,8 @@ def _own(job: Job) -> Model:
 
 
 def _vlm(job: Job) -> Model:
+    from hpcpipe.data import counted_tokens
+
     model, order = job.model, image_text_of(job)
     assert isinstance(model, Vlm)
     sizes = VlmSizes(**model.model_dump(exclude={"kind", "recompute"}))
@@ -117,7 +119,8 @@ def _vlm(job: Job) -> Model:
 
     return Model(
         layers=vlm_layers(sizes, mean),
-        loss=text_loss,
+        loss=share_of_sum(text_loss),
+        count=counted_tokens,
         width=round(max(sizes.dim, sizes.encoder_dim * mean.patches / mean.tokens)),
         recompute=model.recompute,
         costs=costs,

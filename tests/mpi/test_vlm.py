@@ -1,5 +1,6 @@
 """Vision-language training over real ranks: torch's losses, the same bits under every schedule, places by cost."""
 
+import numpy as np
 import picture_records
 import pytest
 import torch
@@ -7,7 +8,7 @@ from layers import by_layer, disturb
 from picture_records import RECORDS, write_lines, write_tar
 from training import load, train_on
 
-from hpcpipe.data import ImageRecords, ImageTextBatches, ImageTextOrder
+from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches
 from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import admission_order
@@ -41,7 +42,10 @@ def _settings(pipeline, hint, dispatch, *more):
 
 
 def reference(job, path):
-    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order."""
+    """Train without pipeline, buckets or engine: torch alone, the micro-batches' gradients added in order.
+
+    The loss over what is held out follows those of the steps.
+    """
     model, batch = job.model, job.batch
     sizes = VlmSizes(**model.model_dump(exclude={"kind", "recompute"}))
     layers = vlm_layers(sizes, Load(1.0, 1.0, 1.0, 1.0, 1.0, 1.0))
@@ -52,11 +56,12 @@ def reference(job, path):
 
     geometry = Geometry(model.patch, model.merge, model.channels, job.data.max_side, shrink=False)
     records = ImageRecords(path, geometry, context=model.context)
+    held = round(len(records) * job.data.eval_fraction)
     count = batch.microbatches * job.parallel.data
     order = ImageTextOrder(
-        records, seed=job.data.seed, microbatches=count, microbatch_size=batch.microbatch_size, replicas=1
+        records, held=held, seed=job.data.seed, microbatches=count, microbatch_size=batch.microbatch_size, replicas=1
     )
-    batches = ImageTextBatches(order, replica=0, steps=9)
+    batches = image_text_batches(order, replica=0, steps=9)
     decayed, others = [p for p in net.parameters() if p.ndim >= 2], [p for p in net.parameters() if p.ndim < 2]
     settings = job.optimizer
     optimizer = torch.optim.AdamW(
@@ -72,11 +77,16 @@ def reference(job, path):
         optimizer.zero_grad()
         total = 0.0
         for microbatch in range(count):
-            loss = text_loss(run_layers(net, batches.inputs(microbatch)), batches.targets(microbatch))
+            labels, of = batches.targets(microbatch)
+            loss = text_loss(run_layers(net, batches.inputs(microbatch)), labels) / of
             loss.backward()
             total += loss.item()
         losses.append(total)
         optimizer.step()
+    if held:
+        with torch.no_grad():
+            inputs, labels = ImageTextSource(records).read(np.arange(len(records) - held, len(records)))
+            losses.append(text_loss(run_layers(net, inputs), labels).item() / len(labels))
     return losses
 
 
@@ -122,11 +132,11 @@ def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, compute):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_two_replicas_train_like_one_process_with_the_whole_batch(comm, tmp_path):
+def test_two_replicas_train_and_evaluate_like_one_process_with_the_whole_batch(comm, tmp_path):
     stages = min(comm.size // 2, 2)
-    settings = _settings(
-        stages, "bf", "ready", "parallel.data=2", "batch.microbatches=3", 'schedule.admission="pyramid"'
-    )
+    more = ("parallel.data=2", "batch.microbatches=3", 'schedule.admission="pyramid"')
+    held = ("data.eval_fraction=0.4", "data.eval_microbatch_size=2")  # 3 of 8 records: one replica has fewer
+    settings = _settings(stages, "bf", "ready", *more, *held)
     result = train_on(comm, tmp_path, *settings, text=JOB)
     if comm.rank == 0:
         expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")

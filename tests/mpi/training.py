@@ -49,7 +49,10 @@ def train_on(comm, folder: Path, *overrides: str, before_step=lambda _step, _ran
 
 
 def train_job(comm, folder: Path, job, *, before_step=lambda _step, _rank: None):
-    """Train on the first ranks of `comm`; return (losses, this stage's parameters, rank), None on the other ranks."""
+    """Train on the first ranks of `comm`; return (losses, this stage's parameters, rank), None on the other ranks.
+
+    Losses of evaluations follow those of the steps.
+    """
     rest(comm)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
     result = None
@@ -68,7 +71,7 @@ def train_job(comm, folder: Path, job, *, before_step=lambda _step, _rank: None)
         assert outcome.exit_code == 0
         world.barrier()
         lines = (run_directory / "metrics.jsonl").read_text().splitlines()
-        losses = [json.loads(line)["loss"] for line in lines]
+        losses = [json.loads(line)["loss"] for line in lines] + [loss for _, loss in outcome.evaluations]
         rank = ranks[-1]
         result = losses, [p.detach().clone() for module in rank.modules for p in module.parameters()], rank
     part.Free()

@@ -8,7 +8,7 @@ import pytest
 from picture_records import RECORDS, add, pixels, png, write_lines, write_tar
 from PIL import Image
 
-from hpcpipe.data import Geometry, ImageRecords, ImageTextBatches, ImageTextOrder, RecordError
+from hpcpipe.data import Geometry, ImageRecords, ImageTextOrder, ImageTextSource, RecordError, image_text_batches
 from hpcpipe.data.image_records import BEGIN, END, IMAGE
 
 GEOMETRY = Geometry(patch=4, merge=2, channels=3, max_side=64, shrink=False)
@@ -142,14 +142,14 @@ def test_replicas_have_parts_of_the_batch_and_one_divisor(tmp_path):
     order = _order(records, microbatches=2, microbatch_size=1)
     found, of = [], set()
     for replica in range(2):
-        batches = ImageTextBatches(order, replica=replica, steps=9)
+        batches = image_text_batches(order, replica=replica, steps=9)
         batches.load(3)
         for microbatch in range(2):
-            inputs, targets = batches.inputs(microbatch), batches.targets(microbatch)
-            found.append(tuple(targets["labels"].tolist()))
-            of.add(targets["of"])
+            inputs, (labels, total) = batches.inputs(microbatch), batches.targets(microbatch)
+            found.append(tuple(labels.tolist()))
+            of.add(total)
             assert sum(inputs["lengths"]) == len(inputs["order"])
-            assert len(inputs["predict"]) == len(targets["labels"])
+            assert len(inputs["predict"]) == len(labels)
     assert of == {sum(map(len, found))}
     expected = [tuple(t for t in records.sequence(r).tolist()[1:] if t != IMAGE) for r in order.step(3).ravel()]
     assert found == expected
@@ -163,12 +163,12 @@ def test_who_wants_targets_only_opens_no_image(tmp_path):
     order = _order(_records(path), replicas=1)
     for file in (tmp_path / "set").glob("*.png"):
         file.unlink()
-    batches = ImageTextBatches(order, replica=0, steps=9, images=False)
+    batches = image_text_batches(order, replica=0, steps=9, images=False)
     batches.load(0)
-    assert len(batches.targets(0)["labels"])
+    assert len(batches.targets(0).targets)
     with pytest.raises(RecordError, match=r"records\.jsonl, line \d+: .*\.png: No such file"):
         for step in range(3):
-            ImageTextBatches(order, replica=0, steps=9).load(step)
+            image_text_batches(order, replica=0, steps=9).load(step)
 
 
 def test_an_index_is_kept_and_made_anew_when_the_file_changes(tmp_path, cache, monkeypatch):
@@ -285,9 +285,10 @@ def test_tars_that_cannot_be_used_say_why(tmp_path):
 
 def test_what_is_read_ahead_is_what_the_step_has_in_any_order_of_steps(tmp_path):
     order = _order(_records(write_lines(tmp_path / "set")), replicas=1)
-    ahead = ImageTextBatches(order, replica=0, steps=9)
+    ahead = image_text_batches(order, replica=0, steps=9)
     for step in (0, 1, 2, 7, 8, 3):
         ahead.load(step)
-        for microbatch, (inputs, targets) in enumerate(ImageTextBatches(order, replica=0, steps=9).read(step)):
+        source = ImageTextSource(order.records)
+        for microbatch, (inputs, labels) in enumerate(map(source.read, order.step(step)[0])):
             assert (ahead.inputs(microbatch)["pixels"] == inputs["pixels"]).all()
-            assert (ahead.targets(microbatch)["labels"] == targets["labels"]).all()
+            assert (ahead.targets(microbatch).targets == labels).all()

@@ -1,9 +1,11 @@
 """What a job file may say of a vision-language model and its records, and what is refused, where."""
 
+import numpy as np
 import pytest
 from job_text import fault_of, faults_of, place, write_job
-from picture_records import JOB, write_lines
+from picture_records import JOB, RECORDS, write_lines
 
+from hpcpipe.data import counted_tokens
 from hpcpipe.job import Job, load_job
 from hpcpipe.train import batches
 from hpcpipe.train.batches import problem_of_records, tokens_per_step
@@ -73,8 +75,30 @@ def test_records_that_a_model_cannot_take_are_a_fault_of_the_input(path):
     assert "more than context = 20" in problem_of_records(load_job(path, ["model.context=20"]))
     (path.parent / "3-1.png").unlink()
     (path.parent / "records.jsonl").touch()
-    batches._image_records.cache_clear()  # as a new process would find it
+    batches._indexed.cache_clear()  # as a new process would find it
     assert "records.jsonl, line 4" in problem_of_records(load_job(path))
+
+
+def test_what_is_held_out_is_part_of_no_step_or_lies_in_a_file_of_its_own(path, tmp_path):
+    job = load_job(path, ["data.eval_fraction=0.3"])
+    held = {len(RECORDS) - 2, len(RECORDS) - 1}
+    assert not held & set(np.unique([batches.image_text_of(job).step(step) for step in range(9)]))
+    inside = batches.evaluation_of(job, replica=0, count=counted_tokens)
+    assert sum(map(inside.count, range(len(inside)))) == sum(len(_text(RECORDS[record])) + 1 for record in held)
+    other = write_lines(tmp_path / "other", RECORDS[:3])
+    apart = batches.evaluation_of(load_job(path, [f"data.eval_path={other}"]), replica=0, count=counted_tokens)
+    assert sum(map(apart.count, range(len(apart)))) == sum(len(_text(record)) + 1 for record in RECORDS[:3])
+
+
+def test_records_for_evaluation_that_cannot_be_used_are_faults(path, tmp_path):
+    assert "none.jsonl do not exist" in fault_of(path, 'data.eval_path="none.jsonl"').message
+    other = write_lines(tmp_path / "other", [([(64, 8)], "wide")])
+    said = problem_of_records(load_job(path, [f"data.eval_path={other}", "data.max_side=32"]))
+    assert "other/records.jsonl, line 1" in said
+
+
+def _text(record):
+    return record[1].replace("<image>", "").encode()
 
 
 def test_tokens_of_a_step_are_those_of_its_records(path):

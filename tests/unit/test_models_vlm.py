@@ -9,7 +9,7 @@ import torch
 import vlm_reference
 from picture_records import RECORDS, write_lines
 
-from hpcpipe.data import Geometry, ImageRecords, ImageTextBatches, ImageTextOrder
+from hpcpipe.data import Geometry, ImageRecords, ImageTextOrder, image_text_batches
 from hpcpipe.models import Load, VlmSizes, build, cut, layer_costs, text_loss, vlm_layers
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.recompute import run_layers
@@ -51,7 +51,7 @@ def _batch(folder, size):
     """Return the micro-batches of one step over all records, and the same records as pictures and parts of text."""
     records = ImageRecords(write_lines(folder), GEOMETRY, context=96)
     order = ImageTextOrder(records, seed=0, microbatches=len(RECORDS) // size, microbatch_size=size, replicas=1)
-    batches = ImageTextBatches(order, replica=0, steps=9)
+    batches = image_text_batches(order, replica=0, steps=9)
     batches.load(0)
     plain = []
     for microbatch in order.step(0)[0].tolist():
@@ -69,10 +69,11 @@ def _batch(folder, size):
 def test_packed_records_have_the_loss_and_the_gradients_of_each_record_by_itself(tmp_path, size):
     modules, named = _model()
     batches, plain = _batch(tmp_path, size)
-    count = batches.targets(0)["of"]
+    count = batches.targets(0).total
     assert count == sum(len(text.replace("<image>", "").encode()) + 1 for _, text in RECORDS)
     loss = sum(
-        text_loss(run_layers(modules, batches.inputs(i)), batches.targets(i)) for i in range(len(RECORDS) // size)
+        text_loss(run_layers(modules, batches.inputs(i)), batches.targets(i).targets) / count
+        for i in range(len(RECORDS) // size)
     )
     expected = vlm_reference.loss_of(named, SIZES, [record for group in plain for record in group], count)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -93,17 +94,17 @@ def test_logits_are_those_of_the_record_by_itself_in_any_company(tmp_path):
         expected.append(logits[[place - 1 for place in counted]])
         labels += [tokens[place] for place in counted]
     torch.testing.assert_close(run_layers(modules, inputs), torch.cat(expected), rtol=1e-5, atol=1e-5)
-    assert targets["labels"].tolist() == labels
+    assert targets.targets.tolist() == labels
 
 
 def test_a_microbatch_without_any_image_has_gradients_of_zero_in_the_encoder(tmp_path):
     modules, named = _model()
     records = ImageRecords(write_lines(tmp_path, [([], "no"), ([], "image")]), GEOMETRY, context=96)
-    batches = ImageTextBatches(
+    batches = image_text_batches(
         ImageTextOrder(records, seed=0, microbatches=1, microbatch_size=2, replicas=1), replica=0, steps=9
     )
     batches.load(0)
-    loss = text_loss(run_layers(modules, batches.inputs(0)), batches.targets(0))
+    loss = text_loss(run_layers(modules, batches.inputs(0)), batches.targets(0).targets)
     gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     assert all(not gradients[name].any() for name in named if name.startswith(("encoder", "patches")))
     assert gradients["language.0.block.mlp_in.weight"].any()
@@ -115,7 +116,7 @@ def test_every_layer_puts_its_weight_gradients_off_and_leaves_the_same_bits(tmp_
     parameters = list(named.values())
 
     def gradients(**options):
-        loss = text_loss(run_layers(modules, batches.inputs(1), **options), batches.targets(1))
+        loss = text_loss(run_layers(modules, batches.inputs(1), **options), batches.targets(1).targets)
         with recording() as pending:
             folded = torch.autograd.grad(loss, parameters, allow_unused=True)
         return pending.compute(parameters, folded), folded
@@ -170,7 +171,7 @@ def test_costs_of_layers_are_their_multiply_adds(tmp_path):
         sum(patches) / 4,
         sum(lengths),
         sum(n * n for n in lengths),
-        len(batches.targets(0)["labels"]),
+        len(batches.targets(0).targets),
     )
     value = batches.inputs(0)
     for module, cost in zip(modules, layer_costs(SIZES, load), strict=True):
