@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from hpcpipe.job.datasets import OwnData
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.models import Gpt
+from hpcpipe.job.models import LanguageModel, Llama
 from hpcpipe.job.rules import Rules
 from hpcpipe.job.schema import Job
 from hpcpipe.job.words import listing, show
 
 CHECKS = Rules()
-_KINDS: frozenset[str] = frozenset({"gpt", "synthetic"})
+_KINDS: frozenset[str] = frozenset({"gpt", "llama", "synthetic"})
 
 
 @CHECKS.needs("parallel.tensor", "model.kind")
@@ -22,16 +22,24 @@ def _the_model_can_be_cut(job: Job, _: int | None) -> Iterator[Problem]:
         yield Problem(
             ("parallel", "tensor"),
             f"tensor = {job.parallel.tensor}, but the layers of a model of kind {show(job.model.kind)} are not cut",
-            'set tensor = 1 and use pipeline and data for more ranks, or model kind = "gpt"',
+            'set tensor = 1 and use pipeline and data for more ranks, or model kind = "gpt" or "llama"',
         )
 
 
 @CHECKS.needs("parallel.tensor", "model.heads", "model.dim", "model.vocab_size")
 def _the_slices_are_even(job: Job, _: int | None) -> Iterator[Problem]:
-    if not isinstance(job.model, Gpt):
-        return
-    model, tensor = job.model, job.parallel.tensor
-    whole = {"heads": model.heads, "vocab_size": model.vocab_size}
+    if isinstance(job.model, LanguageModel):
+        yield from _even(job, heads=job.model.heads, vocab_size=job.model.vocab_size)
+
+
+@CHECKS.needs("parallel.tensor", "model.kv_heads", "model.mlp_dim")
+def _the_slices_of_a_llama_are_even(job: Job, _: int | None) -> Iterator[Problem]:
+    assert isinstance(job.model, Llama)
+    yield from _even(job, kv_heads=job.model.kv_heads, mlp_dim=job.model.mlp_dim)
+
+
+def _even(job: Job, **whole: int) -> Iterator[Problem]:
+    tensor = job.parallel.tensor
     uneven = {name: size for name, size in whole.items() if size % tensor}
     if uneven:
         fitting = [n for n in range(1, tensor) if all(size % n == 0 for size in whole.values())]

@@ -11,8 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hpcpipe.models.gpt_sliced import slice_embedding, slice_head
 from hpcpipe.models.layer import Layer
+from hpcpipe.models.llama_sliced import slice_block
 from hpcpipe.models.rope import Rope, rotate
+from hpcpipe.models.tensor_parallel import Slices, enter
 
 _INIT_STD = 0.02
 _TOKEN = "token"
@@ -49,6 +52,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self._rope, width = rope, rope.width
+        self.slices: Slices | None = None
         self.norm_1 = nn.RMSNorm(dim, eps=norm_eps)
         self.query = nn.Linear(dim, heads * width, bias=attention_bias)
         self.key = nn.Linear(dim, kv_heads * width, bias=attention_bias)
@@ -67,8 +71,8 @@ class Block(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Return (batch, sequence, dim) from the same shape."""
-        value = value + self.attention_out(self._attend(self.norm_1(value)))
-        entry = self.norm_2(value)
+        value = value + self.attention_out(self._attend(enter(self.norm_1(value), self.slices)))
+        entry = enter(self.norm_2(value), self.slices)
         return value + self.mlp_out(functional.silu(self.mlp_gate(entry)) * self.mlp_in(entry))
 
     def _attend(self, value: torch.Tensor) -> torch.Tensor:
@@ -139,7 +143,15 @@ def llama_layers(
     embedding = partial(Embedding, vocab_size=vocab_size, dim=dim)
     head = partial(Head, dim=dim, vocab_size=vocab_size, norm_eps=norm_eps)
     return [
-        Layer("embedding", embedding, 0.0, block=False, ties=token),
-        *(Layer(f"block.{i}", block, cost, block=True, kept=kept) for i in range(layers)),
-        Layer("head", head, float(dim * vocab_size), block=False, ties=project, kept=float(3 * dim + vocab_size)),
+        Layer("embedding", embedding, 0.0, block=False, ties=token, slice=slice_embedding),
+        *(Layer(f"block.{i}", block, cost, block=True, kept=kept, slice=slice_block) for i in range(layers)),
+        Layer(
+            "head",
+            head,
+            float(dim * vocab_size),
+            block=False,
+            ties=project,
+            kept=float(3 * dim + vocab_size),
+            slice=slice_head,
+        ),
     ]

@@ -180,12 +180,18 @@ register(RowParallelLinear, _DeferredRows)
 register(VocabularyParallelEmbedding, _DeferredVocabulary)
 
 
-def by_columns(linear: nn.Linear, slices: Slices, *, groups: int = 1) -> None:
-    """Keep this rank's outputs of a whole Linear, in place."""
+def enter(value: Tensor, slices: Slices | None) -> Tensor:
+    """Return a value that all slices have for several sliced Linears: one sum in the backward, not one for each."""
+    return value if slices is None else _Enter.apply(value, slices)
+
+
+def by_columns(linear: nn.Linear, slices: Slices, *, groups: int = 1, entered: bool = False) -> None:
+    """Keep this rank's outputs of a whole Linear, in place; with `entered` its input comes from `enter`."""
     cut(linear, "weight", dim=0, slices=slices, groups=groups)
     cut(linear, "bias", dim=0, slices=slices, groups=groups)
     linear.out_features //= slices.count
-    _become(linear, ColumnParallelLinear, slices)
+    if not entered:
+        _become(linear, ColumnParallelLinear, slices)
 
 
 def by_rows(linear: nn.Linear, slices: Slices) -> None:

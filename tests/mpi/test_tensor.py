@@ -12,6 +12,7 @@ from hpcpipe.plan import Kind
 from hpcpipe.train import Layout
 
 BASE = ("job.steps=4", "comm.bucket_mb=0.02")
+LLAMA = ('model.kind="llama"', "model.kv_heads=2", "model.mlp_dim=48")
 LAYOUTS = [
     (("parallel.tensor=2",), ("bf", "ready")),
     (("parallel.tensor=2", 'model.recompute="all"', "model.tied=true"), ("zb-h1", "ready")),
@@ -20,6 +21,8 @@ LAYOUTS = [
     (("parallel.tensor=2", "parallel.pipeline=2", "model.tied=true"), ("critical", "ready")),
     (("parallel.tensor=2", "parallel.pipeline=2"), ("interleaved", "fixed")),
     (("parallel.tensor=2", "parallel.data=2", "batch.microbatches=3"), ("bfw", "ready")),
+    ((*LLAMA, "parallel.tensor=2"), ("bf", "ready")),
+    ((*LLAMA, "parallel.tensor=2", "parallel.pipeline=2", "model.tied=true"), ("zb-h1", "ready")),
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from hpcpipe.data import Batches, Deal, Order, Windows, held_out, open_text
 from hpcpipe.job import load_job
-from hpcpipe.models import build, gpt_layers, next_token_loss
+from hpcpipe.models import build, language_layers, next_token_loss
 from hpcpipe.runtime import World
 from hpcpipe.train import Origin, train
 
@@ -92,15 +92,7 @@ def reference(job, clipped=lambda net: [list(net.parameters())]):
     `clipped` are the lists of parameters whose gradients are clipped together. The net has the norms of each step.
     """
     model, data, batch = job.model, job.data, job.batch
-    layers = gpt_layers(
-        layers=model.layers,
-        dim=model.dim,
-        heads=model.heads,
-        context=model.context,
-        vocab_size=model.vocab_size,
-        dropout=0.0,
-        seq_len=data.seq_len,
-    )
+    layers = language_layers(model, seq_len=data.seq_len)
     net = torch.nn.Sequential(*build(layers, range(len(layers)), seed=job.run.seed))
     if model.tied:
         net[-1].project.weight = net[0].token.weight

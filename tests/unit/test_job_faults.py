@@ -383,6 +383,8 @@ def test_slices_that_are_not_even_are_refused(tmp_path: Path) -> None:
     assert place(fault) == (14, 10)
     both = fault_of(extended(tmp_path, "tensor = 3\n"))
     assert both.message == "tensor = 3 does not divide heads = 4 and vocab_size = 256"
+    llama = faults_of(extended(tmp_path, "tensor = 4\n"), 'model.kind="llama"', "model.kv_heads=2", "model.mlp_dim=48")
+    assert [fault.message for fault in llama] == ["tensor = 4 does not divide kv_heads = 2"]
     assert faults_of(extended(tmp_path, "tensor = 4\n")) == ()
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcpipe.models import build, gpt_layers
+from hpcpipe.models import build, gpt_layers, llama_layers, next_token_loss
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.gpt_sliced import sliced_next_token_loss
+from hpcpipe.models.rope import Rope
 from hpcpipe.models.tensor_parallel import (
     Sliced,
     by_columns,
@@ -151,6 +152,36 @@ def test_values_and_gradients_of_sliced_layers_are_those_of_whole_ones(deferred)
         found = parts[0] if sliced is None else whole_of(parts, sliced)
         torch.testing.assert_close(found, gradient)
         assert sliced is not None or torch.equal(parts[0], parts[1])
+
+
+@pytest.mark.parametrize(("count", "kv_heads", "bias"), [(2, 2, True), (4, 4, False), (2, 8, False)])
+def test_the_slices_of_a_llama_have_the_loss_and_the_gradients_of_the_whole_one(count, kv_heads, bias):
+    sizes = {"layers": 2, "dim": 16, "heads": 8, "kv_heads": kv_heads, "mlp_dim": 24, "vocab_size": 12, "seq_len": 8}
+    layers = llama_layers(**sizes, rope=Rope(6, 1e4), attention_bias=bias, mlp_bias=bias)
+    tokens, targets = torch.randint(12, (2, 8)), torch.randint(12, (2, 8))
+    one_by_one = threading.Lock()
+    whole = nn.Sequential(*build(layers, range(4), seed=3))
+    loss = next_token_loss(whole(tokens), targets, tokens=16)
+    expected = dict(zip(dict(whole.named_parameters()), torch.autograd.grad(loss, whole.parameters()), strict=True))
+
+    def work(slices):
+        with one_by_one:  # torch's random state is all threads'
+            net = nn.Sequential(*build(layers, range(4), seed=3, slices=slices))
+        value = net[:3](tokens)
+        before = slices.sums
+        mine = sliced_next_token_loss(net[3](value), targets, tokens=16, slices=slices)
+        gradients = torch.autograd.grad(mine, net.parameters())
+        assert slices.sums - before == 1 + 2 * 2, "one of the head, two of a block, however many matrices it has"
+        return mine.detach(), dict(zip(dict(net.named_parameters()), gradients, strict=True)), net
+
+    results = on_slices(count, work)
+    for each, _, _ in results:
+        torch.testing.assert_close(each, loss.detach())
+    for name, gradient in expected.items():
+        sliced = getattr(results[0][2].get_parameter(name), "sliced", None)
+        parts = [gradients[name] for _, gradients, _ in results]
+        assert (sliced is None) == ("norm" in name or name.endswith("_out.bias")), name
+        torch.testing.assert_close(parts[0] if sliced is None else whole_of(parts, sliced), gradient)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
