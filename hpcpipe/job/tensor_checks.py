@@ -5,15 +5,14 @@ One small function a rule.
 
 from collections.abc import Iterator
 
-from hpcpipe.job.datasets import OwnData
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.models import LanguageModel, Llama
+from hpcpipe.job.models import LanguageModel, Llama, Vlm
 from hpcpipe.job.rules import Rules
 from hpcpipe.job.schema import Job
 from hpcpipe.job.words import listing, show
 
 CHECKS = Rules()
-_KINDS: frozenset[str] = frozenset({"gpt", "llama", "synthetic"})
+_KINDS: frozenset[str] = frozenset({"gpt", "llama", "vlm", "synthetic"})
 
 
 @CHECKS.needs("parallel.tensor", "model.kind")
@@ -22,13 +21,13 @@ def _the_model_can_be_cut(job: Job, _: int | None) -> Iterator[Problem]:
         yield Problem(
             ("parallel", "tensor"),
             f"tensor = {job.parallel.tensor}, but the layers of a model of kind {show(job.model.kind)} are not cut",
-            'set tensor = 1 and use pipeline and data for more ranks, or model kind = "gpt" or "llama"',
+            'set tensor = 1 and use pipeline and data for more ranks, or model kind = "gpt", "llama" or "vlm"',
         )
 
 
 @CHECKS.needs("parallel.tensor", "model.heads", "model.dim", "model.vocab_size")
 def _the_slices_are_even(job: Job, _: int | None) -> Iterator[Problem]:
-    if isinstance(job.model, LanguageModel):
+    if isinstance(job.model, LanguageModel | Vlm):
         yield from _even(job, heads=job.model.heads, vocab_size=job.model.vocab_size)
 
 
@@ -36,6 +35,12 @@ def _the_slices_are_even(job: Job, _: int | None) -> Iterator[Problem]:
 def _the_slices_of_a_llama_are_even(job: Job, _: int | None) -> Iterator[Problem]:
     assert isinstance(job.model, Llama)
     yield from _even(job, kv_heads=job.model.kv_heads, mlp_dim=job.model.mlp_dim)
+
+
+@CHECKS.needs("parallel.tensor", "model.encoder_heads")
+def _the_slices_of_an_encoder_are_even(job: Job, _: int | None) -> Iterator[Problem]:
+    assert isinstance(job.model, Vlm)
+    yield from _even(job, encoder_heads=job.model.encoder_heads)
 
 
 def _even(job: Job, **whole: int) -> Iterator[Problem]:
@@ -48,16 +53,6 @@ def _even(job: Job, **whole: int) -> Iterator[Problem]:
             f"tensor = {tensor} does not divide {listing([f'{name} = {size}' for name, size in uneven.items()])}",
             f"set tensor to {listing([str(n) for n in fitting], 'or')}, or make {listing(list(uneven))} a multiple of "
             f"{tensor}",
-        )
-
-
-@CHECKS.needs("parallel.tensor", "data.kind")
-def _the_slices_know_what_a_step_counts(job: Job, _: int | None) -> Iterator[Problem]:
-    if job.parallel.tensor > 1 and isinstance(job.data, OwnData):
-        yield Problem(
-            ("parallel", "tensor"),
-            f"tensor = {job.parallel.tensor}, but the loss of slices is not made for data of your own",
-            'set tensor = 1, or use data of kind "text" or "tokens"',
         )
 
 

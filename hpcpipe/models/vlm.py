@@ -14,8 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from hpcpipe.models.gpt import INIT_STD, KEPT_OF_A_BLOCK, Block, Head
+from hpcpipe.models.gpt_sliced import slice_head
 from hpcpipe.models.layer import Layer
 from hpcpipe.models.vit import EncoderBlock, Patches
+from hpcpipe.models.vlm_sliced import slice_inner_block, slice_projector
 
 _TOKEN = "token"
 
@@ -121,17 +123,30 @@ def vlm_layers(sizes: VlmSizes, mean: Load) -> Sequence[Layer]:
     token, project = ({"token.weight": _TOKEN}, {"project.weight": _TOKEN}) if sizes.tied else ({}, {})
     costs = iter(layer_costs(sizes, mean))
 
-    def layer(name: str, make: Callable[[], nn.Module], kept: float, *, block: bool, **ties: Any) -> Layer:
-        return Layer(name, make, next(costs) / mean.tokens, block=block, kept=kept / mean.tokens, **ties)
+    def layer(name: str, make: Callable[[], nn.Module], kept: float, *, block: bool, **more: Any) -> Layer:
+        return Layer(name, make, next(costs) / mean.tokens, block=block, kept=kept / mean.tokens, **more)
 
     wide, dim = sizes.encoder_dim * mean.patches, sizes.dim * mean.tokens
     projected = 2 * wide + 2 * sizes.dim * mean.image_tokens + dim
     return [
         layer("patches", patches, wide, block=False),
-        *(layer(f"encoder.{i}", encoder, KEPT_OF_A_BLOCK * wide, block=True) for i in range(sizes.encoder_layers)),
-        layer("projector", partial(Projector, sizes=sizes), projected, block=True, ties=token),
-        *(layer(f"language.{i}", language, KEPT_OF_A_BLOCK * dim, block=True) for i in range(sizes.layers)),
-        layer("head", head, (sizes.dim + sizes.vocab_size) * mean.targets, block=False, ties=project),
+        *(
+            layer(f"encoder.{i}", encoder, KEPT_OF_A_BLOCK * wide, block=True, slice=slice_inner_block)
+            for i in range(sizes.encoder_layers)
+        ),
+        layer("projector", partial(Projector, sizes=sizes), projected, block=True, ties=token, slice=slice_projector),
+        *(
+            layer(f"language.{i}", language, KEPT_OF_A_BLOCK * dim, block=True, slice=slice_inner_block)
+            for i in range(sizes.layers)
+        ),
+        layer(
+            "head",
+            head,
+            (sizes.dim + sizes.vocab_size) * mean.targets,
+            block=False,
+            ties=project,
+            slice=slice_head,
+        ),
     ]
 
 

@@ -13,6 +13,8 @@ import torch
 from hpcpipe.job import Job
 from hpcpipe.job.datasets import DataFile
 from hpcpipe.models import next_token_loss
+from hpcpipe.models.gpt_sliced import sliced_next_token_loss
+from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.train.batches import tokens_per_step
 
 if TYPE_CHECKING:
@@ -22,13 +24,22 @@ Loss = Callable[[Any, Any], torch.Tensor]
 Count = Callable[[Any], float]
 
 
-def next_token_of(job: Job) -> tuple[Loss, Count | None]:
-    """Return the loss of a language model on a job's data, and what counts its targets where some may be ignored."""
+def next_token_of(job: Job) -> tuple[Loss, Callable[[Slices], Loss], Count | None]:
+    """Return the loss of a language model on a job's data, that of its slices, and what counts its targets, if asked.
+
+    They are counted where some may be ignored.
+    """
     if isinstance(job.data, DataFile):
-        return partial(next_token_loss, tokens=tokens_per_step(job)), None
+        tokens = tokens_per_step(job)
+        return partial(next_token_loss, tokens=tokens), partial(_sliced, tokens=tokens), None
     from hpcpipe.data import counted_tokens
 
-    return share_of_sum(partial(next_token_loss, tokens=1)), counted_tokens
+    whole = share_of_sum(partial(next_token_loss, tokens=1))
+    return whole, lambda slices: share_of_sum(_sliced(slices, tokens=1)), counted_tokens
+
+
+def _sliced(slices: Slices, tokens: int) -> Loss:
+    return partial(sliced_next_token_loss, tokens=tokens, slices=slices)
 
 
 def share_of_sum(loss: Loss) -> Loss:

@@ -14,10 +14,10 @@ from hpcpipe.job import Job
 from hpcpipe.job.models import Gpt, LanguageModel, Llama, OwnModel, Vlm
 from hpcpipe.job.precision import BYTES
 from hpcpipe.models import Layer, Load, VlmSizes, language_layers, layer_costs, text_loss, vlm_layers
-from hpcpipe.models.gpt_sliced import sliced_next_token_loss
 from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.models.user import Release
-from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch, tokens_per_step
+from hpcpipe.models.vlm_sliced import sliced_text_loss
+from hpcpipe.train.batches import image_text_of, tokens_of_a_microbatch
 from hpcpipe.train.losses import next_token_of, share_of_sum
 
 
@@ -84,7 +84,7 @@ def boundary_bytes(job: Job, model: Model) -> int:
 def _language(job: Job) -> Model:
     model = job.model
     assert isinstance(model, LanguageModel)
-    loss, count = next_token_of(job)
+    loss, sliced_loss, count = next_token_of(job)
     return Model(
         layers=language_layers(model, seq_len=tokens_of_a_microbatch(job) // job.batch.microbatch_size),
         loss=loss,
@@ -92,7 +92,7 @@ def _language(job: Job) -> Model:
         width=model.dim,
         recompute=model.recompute,
         random=isinstance(model, Gpt) and model.dropout > 0,
-        sliced_loss=lambda slices: partial(sliced_next_token_loss, tokens=tokens_per_step(job), slices=slices),
+        sliced_loss=sliced_loss,
     )
 
 
@@ -120,6 +120,7 @@ def _vlm(job: Job) -> Model:
     return Model(
         layers=vlm_layers(sizes, mean),
         loss=share_of_sum(text_loss),
+        sliced_loss=lambda slices: share_of_sum(partial(sliced_text_loss, slices=slices)),
         count=counted_tokens,
         width=round(max(sizes.dim, sizes.encoder_dim * mean.patches / mean.tokens)),
         recompute=model.recompute,

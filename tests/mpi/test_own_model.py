@@ -54,15 +54,15 @@ LAYOUTS = {
 }
 
 
-def _load(folder, *overrides):
+def _load(folder, *overrides, text=JOB):
     path = folder / "job.toml"
-    path.write_text(JOB)
+    path.write_text(text)
     return load_job(path, overrides)
 
 
-def _train(comm, folder, *overrides, before_step=lambda _step, _rank: None):
+def _train(comm, folder, *overrides, before_step=lambda _step, _rank: None, text=JOB):
     """Train on the first ranks; return the lines of metrics.jsonl on those, None on the others."""
-    job = _load(folder, *overrides)
+    job = _load(folder, *overrides, text=text)
     part = comm.Split(comm.rank >= job.parallel.ranks, comm.rank)
     lines = None
     if comm.rank < job.parallel.ranks:
@@ -221,6 +221,18 @@ def test_dicts_with_numbers_and_integers_cross_between_the_stages_of_an_own_mode
     model = ('model.kind="own_models:dicts"', f"data.eval_fraction={HELD_OUT / SAMPLES}")
     one = _train(comm, tmp_path, *model)
     two = _train(comm, tmp_path, *model, "parallel.pipeline=2")
+    if comm.rank == 0:
+        for key in ("loss", "eval_loss"):
+            assert _values(two, key) == pytest.approx(_values(one, key), rel=1e-6)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_slices_of_a_language_model_learn_from_own_data_in_which_not_all_targets_count(comm, tmp_path):
+    model = 'kind = "gpt"\nlayers = 2\ndim = 16\nheads = 2\ncontext = 8\nvocab_size = 16\n'
+    text = JOB.replace(f'kind = "own_models:lazily"\nimport_from = "{UNIT}"\n', model)
+    data = ('data.kind="own_models:sentences"', f"data.eval_fraction={HELD_OUT / SAMPLES}")
+    one = _train(comm, tmp_path, *data, text=text)
+    two = _train(comm, tmp_path, *data, "parallel.tensor=2", text=text)
     if comm.rank == 0:
         for key in ("loss", "eval_loss"):
             assert _values(two, key) == pytest.approx(_values(one, key), rel=1e-6)

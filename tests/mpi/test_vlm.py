@@ -144,6 +144,18 @@ def test_two_replicas_train_and_evaluate_like_one_process_with_the_whole_batch(c
 
 
 @pytest.mark.mpi(min_size=2)
+def test_slices_train_and_evaluate_like_one_process(comm, tmp_path):
+    """Both encoder and language model are cut, with micro-batches that have no image at all."""
+    held = ("data.eval_fraction=0.4", "data.eval_microbatch_size=2")
+    more = ("parallel.tensor=2", "model.tied=true", "comm.check_collectives=true")
+    settings = _settings(comm.size // 2, "bfw", "ready", *more, *held)
+    result = train_on(comm, tmp_path, *settings, text=JOB)
+    if comm.rank == 0:
+        expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")
+        assert result[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("rule", ["pyramid", "auto"])
 def test_microbatches_take_the_places_that_their_predicted_costs_give_them(comm, tmp_path, rule):
     """The sum of a step's losses has other roundings, and nothing else, when its micro-batches change places."""

@@ -121,6 +121,20 @@ def data(samples=40):
     return Numbers(samples)
 
 
+class Sentences(Numbers):
+    """Ids of tokens and the next ones, of which some count for nothing."""
+
+    def __getitem__(self, index):
+        tokens = torch.randint(16, (9,), generator=torch.Generator().manual_seed(index))
+        targets = tokens[1:].clone()
+        targets[: index % 3] = -100
+        return tokens[:-1], targets
+
+
+def sentences(samples=40):
+    return Sentences(samples)
+
+
 def rows(samples=40):
     return Padded(samples)
 
