@@ -184,7 +184,7 @@ def test_wrong_input_exits_with_2_before_any_rank_or_file(tmp_path, case):
         job.write_text(text)
     options = overrides if "--ranks" in overrides else [w for o in overrides for w in ("--set", o)]
     before = set(tmp_path.iterdir())
-    process = hpcpipe("run", job, *options, cwd=tmp_path, timeout=30)
+    process = hpcpipe("run", job, *options, cwd=tmp_path, timeout=100)
     assert process.returncode == 2, process.stdout + process.stderr
     assert named in process.stderr
     assert "Traceback" not in process.stderr
@@ -194,6 +194,6 @@ def test_wrong_input_exits_with_2_before_any_rank_or_file(tmp_path, case):
 @pytest.mark.parametrize("content", [b"", b"short"])
 def test_data_that_cannot_fill_one_sequence_exits_with_2(tmp_path, content):
     (tmp_path / "data.txt").write_bytes(content)
-    process = hpcpipe("run", QUICKSTART, "--set", f"data.path='{tmp_path}/data.txt'", cwd=tmp_path, timeout=30)
+    process = hpcpipe("run", QUICKSTART, "--set", f"data.path='{tmp_path}/data.txt'", cwd=tmp_path, timeout=100)
     assert process.returncode == 2
     assert "data.txt" in process.stderr

@@ -70,7 +70,7 @@ def command(folder: Path, how: str, who: int = 1) -> list[str]:
 
 def run(folder: Path, how: str, who: int = 1) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command(folder, how, who), capture_output=True, text=True, timeout=40, check=False, env=child_environment()
+        command(folder, how, who), capture_output=True, text=True, timeout=100, check=False, env=child_environment()
     )
 
 
@@ -98,7 +98,7 @@ def wait_until(condition: "object", seconds: float) -> bool:
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_output_and_environment_pass_through_and_success_is_0(tmp_path: Path) -> None:
     done = run(tmp_path, "speak")
     assert done.returncode == 0, done.stderr
@@ -110,14 +110,14 @@ def test_output_and_environment_pass_through_and_success_is_0(tmp_path: Path) ->
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_an_exit_code_on_which_all_ranks_agree_is_the_runs(tmp_path: Path) -> None:
     done = run(tmp_path, "exit", 5)
     assert (done.returncode, done.stderr) == (5, "")
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_is_killed_is_named_with_its_signal_and_ends_the_run_with_4(tmp_path: Path, who: int) -> None:
     done = run(tmp_path, "kill", who)
@@ -130,7 +130,7 @@ def test_a_rank_that_is_killed_is_named_with_its_signal_and_ends_the_run_with_4(
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named_too(tmp_path: Path, who: int) -> None:
     done = run(tmp_path, "early", who)
@@ -139,7 +139,7 @@ def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named_too(tmp_path: 
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_a_rank_that_leaves_by_itself_is_named_with_its_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, "leave", 1)
     assert done.returncode == 4
@@ -148,13 +148,13 @@ def test_a_rank_that_leaves_by_itself_is_named_with_its_exit_code(tmp_path: Path
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_the_exit_code_that_a_rank_recorded_wins(tmp_path: Path) -> None:
     assert run(tmp_path, "record").returncode == 6
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_what_an_earlier_run_recorded_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     (tmp_path / "failures").mkdir()
     (tmp_path / "failures" / "rank_00000.json").write_text('{"rank": 0, "exit_code": 6, "reason": "old"}')
@@ -162,31 +162,31 @@ def test_what_an_earlier_run_recorded_is_not_taken_for_this_ones(tmp_path: Path)
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 def test_when_the_parent_is_killed_the_ranks_are_gone_within_seconds(tmp_path: Path) -> None:
     with subprocess.Popen(command(tmp_path, "hang"), env=child_environment()) as parent:
         try:
-            assert wait_until((tmp_path / "ranks.json").exists, 30)
+            assert wait_until((tmp_path / "ranks.json").exists, 60)
             assert len(processes_of(tmp_path)) >= 2
         finally:
             parent.kill()
-    assert wait_until(lambda: not processes_of(tmp_path), 5), processes_of(tmp_path)
+    assert wait_until(lambda: not processes_of(tmp_path), 30), processes_of(tmp_path)
 
 
 @needs_mpiexec
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(110)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_ranks_and_ends_the_run_as_shells_expect(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     with subprocess.Popen(command(tmp_path, "hang"), env=child_environment(), stderr=subprocess.DEVNULL) as parent:
         try:
-            assert wait_until((tmp_path / "ranks.json").exists, 30)
+            assert wait_until((tmp_path / "ranks.json").exists, 60)
             parent.send_signal(number)
-            assert parent.wait(timeout=15) == code
+            assert parent.wait(timeout=60) == code
         finally:
             parent.kill()
-    assert wait_until(lambda: not processes_of(tmp_path), 5), processes_of(tmp_path)
+    assert wait_until(lambda: not processes_of(tmp_path), 30), processes_of(tmp_path)
 
 
 def test_without_mpiexec_the_exit_code_is_3_and_the_sentence_says_what_to_do(
