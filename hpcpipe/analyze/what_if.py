@@ -15,6 +15,7 @@ from hpcpipe.analyze.windows import AnalysisError, StepChoice
 from hpcpipe.events import RunLog
 from hpcpipe.job import Job
 from hpcpipe.job.planned import needs_sizes
+from hpcpipe.job.schedule_words import what_if_settings
 from hpcpipe.job.variant import with_settings
 from hpcpipe.plan import Kind, Task
 from hpcpipe.simulate.costs import Costs
@@ -80,6 +81,22 @@ class WhatIf:
             ],
             "assumptions": list(self.assumptions),
         }
+
+
+def read_question(text: str) -> Question:
+    """Read `HINT[,CAP][,k=N][,DISPATCH]`, `ideal-network`, `no-straggler` or several of them.
+
+    Raises
+    ------
+    ValueError
+        A word is none of these.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    changes = tuple(word for word in words if word in CHANGES)
+    rest = [word for word in words if word not in CHANGES]
+    if not words:
+        raise ValueError(f"nothing is asked; write a hint, {' or '.join(CHANGES)}")
+    return Question(text, tuple(what_if_settings(rest)) if rest else (), changes)
 
 
 def what_if(

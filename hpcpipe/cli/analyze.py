@@ -8,7 +8,7 @@ import click
 
 from hpcpipe.cli.analyze_files import Wanted, write_files
 from hpcpipe.cli.follow import follow
-from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers, read_question
+from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ def analyze(
 
 
 def _questions(asked: tuple[str, ...]) -> "list[Question]":
+    if not asked:
+        return []
+    from hpcpipe.analyze.what_if import read_question
+
     try:
         return [read_question(text) for text in asked]
     except ValueError as error:

@@ -101,9 +101,9 @@ def _advice(name: str) -> str:
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from hpcpipe.version import __version__
 
-        click.echo(f"hpcpipe {version('hpcpipe')}")
+        click.echo(f"hpcpipe {__version__}")
         ctx.exit()
 
 

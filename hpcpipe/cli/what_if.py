@@ -1,4 +1,4 @@
-"""`hpcpipe analyze --what-if`: from words to questions, and the answers as a table; the simulation is analyze's."""
+"""`hpcpipe analyze --what-if`: the answers as a table; the words and the simulation are analyze's."""
 
 import sys
 from collections.abc import Sequence
@@ -10,8 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.cli.schedule_words import what_if_settings
-
 if TYPE_CHECKING:
     from hpcpipe.analyze.what_if import Question, WhatIf
     from hpcpipe.analyze.windows import StepChoice
@@ -22,24 +20,6 @@ WHAT_IF_HELP = (
     "ready; or ideal-network, no-straggler, or both with a hint."
 )
 _CAUSES = 4
-
-
-def read_question(text: str) -> "Question":
-    """Read `HINT[,CAP][,k=N][,DISPATCH]`, `ideal-network`, `no-straggler` or several of them.
-
-    Raises
-    ------
-    ValueError
-        A word is none of these.
-    """
-    from hpcpipe.analyze.what_if import CHANGES, Question
-
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    changes = tuple(word for word in words if word in CHANGES)
-    rest = [word for word in words if word not in CHANGES]
-    if not words:
-        raise ValueError(f"nothing is asked; write a hint, {' or '.join(CHANGES)}")
-    return Question(text, tuple(what_if_settings(rest)) if rest else (), changes)
 
 
 def answer(run: "RunLog", questions: "Sequence[Question]", steps: "StepChoice") -> "WhatIf":

@@ -6,8 +6,8 @@ It knows neither how the rows are stored nor what they mean.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcpipe import __version__
 from hpcpipe.events.schema import FORMAT, SCHEMA_VERSION
+from hpcpipe.version import __version__
 
 if TYPE_CHECKING:
     import h5py

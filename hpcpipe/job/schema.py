@@ -286,9 +286,11 @@ class Job(Section):
         return asked and not isinstance(self.device, Emulated)
 
     def orders(self) -> tuple[tuple[Task, ...], ...]:
-        """Return the order of every stage, where the hint is one."""
+        """Return the order of every stage; none where the hint is a rule."""
         if self.schedule.table is not None:
             return self.schedule.table.orders
+        if self.schedule.hint not in FAMILIES:
+            return ()
         stages, microbatches, chunks = self.parallel.pipeline, self.batch.microbatches, self.chunks
         hint, k = self.schedule.hint, self.schedule.k if FAMILIES[self.schedule.hint].takes_k else None
         hints = [
