@@ -128,6 +128,20 @@ lint: venv ## style, types and who imports whom
 	$(SAY) "import-linter"
 	@MESONPY_EDITABLE_SKIP="$(CURDIR)/$(wildcard build/cp*)" $(BIN)/lint-imports # it reads the sources where they lie
 
+.PHONY: docs
+docs: venv ## build the documentation's site into build/site, strictly; it loads nothing from anywhere
+	$(SAY) "documentation"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet # the variable silences an advertisement
+
+.PHONY: package
+package: venv ## build dist/ (source package and wheel) and try it in new environments (minutes)
+	$(SAY) "building dist/"
+	@rm -rf dist
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --outdir dist >/dev/null
+	@ls dist
+	$(SAY) "trying the packages in new environments"
+	@$(BIN)/python -m pytest -q -m long tests/run/test_package.py
+
 .PHONY: format
 format: venv ## let ruff lay out and repair what it can
 	@$(BIN)/ruff check --quiet --fix . || true
