@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hpcpipe.analyze.accounting import account
 from hpcpipe.analyze.describe import title
+from hpcpipe.analyze.drawing import require_drawing
 from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
 from hpcpipe.analyze.rows import Rows
@@ -70,7 +71,7 @@ def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | Non
     Raises
     ------
     AnalysisError
-        No such step, or another suffix.
+        No such step, another suffix, or no matplotlib.
     OSError
         The file cannot be written.
     """
@@ -80,6 +81,7 @@ def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | Non
             f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}"
         )
     windows, ranks = make_windows(run, steps)
+    require_drawing()
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

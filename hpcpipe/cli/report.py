@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from hpcpipe.analyze import plot_gantt, render_text, summarize
+from hpcpipe.analyze.drawing import MISSING, can_draw
 from hpcpipe.cli.terminal import make_console
 from hpcpipe.events import open_run
 from hpcpipe.exit_code import ExitCode
@@ -79,10 +80,11 @@ def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) ->
     middle = max(outcome.first_step, (outcome.first_step + outcome.steps) // 2 - 1)
     steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))
     pictures = [directory / "gantt.png", directory / "gantt.svg"]
-    for picture in pictures:
+    for picture in pictures if can_draw() else ():
         plot_gantt(run, picture, steps=steps)
     if quiet:
         return
     console.print(table)
     console.print(f"event log      {directory / 'events'}", soft_wrap=True, highlight=False)
-    console.print(f"pictures       {pictures[0]}  {pictures[1]}", soft_wrap=True, highlight=False)
+    drawn = f"{pictures[0]}  {pictures[1]}" if can_draw() else f"none: {MISSING}"
+    console.print(f"pictures       {drawn}", soft_wrap=True, highlight=False, markup=False)

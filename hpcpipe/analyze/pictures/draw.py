@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcpipe.analyze.drawing import require_drawing
 from hpcpipe.analyze.gantt import SUFFIXES, plot_gantt
 from hpcpipe.analyze.pictures.charts import CHARTS, Subject
 from hpcpipe.analyze.windows import AnalysisError, StepChoice
@@ -29,7 +30,7 @@ def draw_picture(run: RunLog, name: str, path: Path, subject: Subject | None, st
     Raises
     ------
     AnalysisError
-        No such step, or another suffix.
+        No such step, another suffix, or no matplotlib.
     OSError
         The file cannot be written.
     """
@@ -59,6 +60,7 @@ def _save(figure: "Figure", target: Any, kind: str) -> None:
 
 @contextmanager
 def _settings(name: str) -> Iterator[None]:
+    require_drawing()
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {
