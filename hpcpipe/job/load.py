@@ -14,6 +14,7 @@ from hpcpipe.job import (
     checks,
     data_checks,
     explain,
+    grouping_checks,
     pretrained,
     schedule_checks,
     slurm_checks,
@@ -159,6 +160,7 @@ class _Reading:
             tensor_checks,
             checkpoint_checks,
             slurm_checks,
+            grouping_checks,
         )
         for check in (check for module in rules for check in module.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):

@@ -21,6 +21,7 @@ from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
+from hpcpipe.job.tune import Tune
 from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
@@ -156,6 +157,12 @@ class Emulated(Section):
         default=0.0, description="the part of the backward that is the weight gradient; 0: it cannot be split off"
     )
     message_bytes: int = Field(default=4096, ge=0, le=values.LARGEST, description="bytes of every activation sent on")
+    fixed_ms: float = Field(
+        default=0.0,
+        ge=0,
+        lt=values.MOST_MS,
+        description="the part of forward_ms and backward_ms that stays when tuning makes micro-batches smaller",
+    )
 
     def of(self, key: Literal["forward_ms", "backward_ms", "weight_ms"], stage: int) -> float:
         """Return the time of a stage."""
@@ -190,6 +197,7 @@ class Job(Section):
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     schedule: Schedule = Schedule()
+    tune: Tune = Tune()
     optimizer: Optimizer = Optimizer()
     precision: Precision = Precision()
     comm: Comm = Comm()
@@ -317,6 +325,7 @@ TABLES: dict[str, type[Section]] = {
     "parallel": Parallel,
     "batch": Batch,
     "schedule": Schedule,
+    "tune": Tune,
     "optimizer": Optimizer,
     "precision": Precision,
     "comm": Comm,

@@ -1,0 +1,67 @@
+"""The section `[tune]`: what a run may change about itself while it trains."""
+
+from fractions import Fraction
+from re import fullmatch
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator
+
+from hpcpipe.job.section import Section
+from hpcpipe.job.values import Count, wrong
+from hpcpipe.job.words import describe
+
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) *([kMGTmgt]?)(i?)[Bb]"
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of a size such as "512 MiB" or "2GB".
+
+    Raises
+    ------
+    ValueError
+        It is no such size.
+    """
+    found = fullmatch(_SIZE, text)
+    if not found:
+        raise ValueError(f'{text!r} is no size in bytes, such as "512 MiB" or "2 GB"')
+    return round(Fraction(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()])
+
+
+def show_bytes(number: float) -> str:
+    """Return bytes in the unit that suits them."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(number) >= size:
+            return f"{number / size:.2f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _memory(value: Any) -> str:
+    if value == "none" or (isinstance(value, str) and fullmatch(_SIZE, value) and parse_bytes(value) > 0):
+        return str(value)
+    raise wrong(f'must be "none" or a size in bytes, got {describe(value)}', 'for example memory_limit = "2 GiB"')
+
+
+Memory = Annotated[str, PlainValidator(_memory)]
+
+
+class Tune(Section):
+    """`[tune]`: what a run chooses again while it trains."""
+
+    grouping: Literal["off", "on"] = Field(
+        default="off", description="whether k of kfkb, and the caps under readiness, follow the network"
+    )
+    microbatch_size: Literal["fixed", "tuned"] = Field(
+        default="fixed", description="whether grouping may change the micro-batch size too, which changes last bits"
+    )
+    memory_limit: Memory = Field(
+        default="none", description="most memory that grouping may use on a rank", examples=["8 GiB"]
+    )
+    interval: Count = Field(default=20, description="steps between two looks at all groupings")
+    trial: Count = Field(default=5, description="steps that a new grouping is measured over before it is kept")
+    margin: float = Field(default=0.03, ge=0, lt=1, description="least predicted gain for which a grouping is tried")
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The memory limit, None where there is none."""
+        return None if self.memory_limit == "none" else parse_bytes(self.memory_limit)
