@@ -25,7 +25,8 @@ def parse_bytes(text: str) -> int:
     found = fullmatch(_SIZE, text)
     if not found:
         raise ValueError(f'{text!r} is no size in bytes, such as "512 MiB" or "2 GB"')
-    return round(Fraction(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()])
+    unit: int = (1024 if found[3] else 1000) ** _UNITS[found[2].lower()]
+    return round(Fraction(found[1]) * unit)
 
 
 def show_bytes(number: float) -> str:

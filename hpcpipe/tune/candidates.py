@@ -119,20 +119,17 @@ def make_space(
                     continue
                 stage = max(range(stages), key=lambda s: (peak[s], -s))
                 over = peak[stage] - limit
-                pruned.append(
-                    Pruned(
-                        grouping,
-                        f"memory: {show_bytes(over)} over the limit on stage {stage} ({show_bytes(peak[stage])})",
-                    )
-                )
+                words = f"memory: {show_bytes(peak[stage])} on stage {stage}, {show_bytes(over)} over the limit"
+                pruned.append(Pruned(grouping, words))
                 if closest is None or over < closest[0]:
                     closest = over, stage, grouping
     if not found:
-        assert closest is not None and limit is not None, "micro-batches of one sample in one group always divide"
+        if closest is None or limit is None:
+            raise ValueError(f"no micro-batch size of {sizes} divides {batch} samples")
         over, stage, grouping = closest
         raise NoGroupingFitsError(
             f"no grouping of {batch} samples fits into {show_bytes(limit)}: even {grouping} needs "
-            f"{show_bytes(over)} more on stage {stage}, {show_bytes(memory[stage].fixed)} of it whatever the grouping"
+            f"{show_bytes(over)} more on stage {stage}, where {show_bytes(memory[stage].fixed)} are held in any case"
         )
     found.sort(key=lambda each: (each.memory, each.grouping))
     return Space(tuple(found), tuple(pruned))
@@ -147,7 +144,7 @@ def _with_caps(
     limit: int | None,
     dispatch: str,
 ) -> Iterator[Grouping]:
-    """Yield the grouping with each of its caps; what k(S - s) has no room for is yielded all the same, to be refused."""
+    """Yield the grouping with each of its caps; what has no room is yielded all the same, to be refused."""
     if dispatch == "fixed":
         yield Grouping(k, size)
         return
@@ -156,9 +153,8 @@ def _with_caps(
     for factor in ROOMS[1:]:
         wide = profile(stages, microbatches, k, factor)
         if limit is not None:
-            wide = tuple(
-                min(cap, max(least, each.room(limit, size))) for cap, least, each in zip(wide, own, memory, strict=True)
-            )
+            rooms = [max(least, each.room(limit, size)) for least, each in zip(own, memory, strict=True)]
+            wide = tuple(map(min, wide, rooms))
         caps[wide] = None
     for each in caps:
         yield Grouping(k, size, each)

@@ -1,7 +1,7 @@
 """Chooses the grouping while a run goes on: predict, try, measure, keep or roll back.
 
-A function of sums that all ranks have and of nothing else, in plain arithmetic, so all of them decide alike and none has
-to be asked. It must not know how a switch is made.
+A function of sums that all ranks have and of nothing else, in plain arithmetic, so all of them decide alike and nobody
+has to be asked. It must not know how a switch is made.
 """
 
 from collections import deque
@@ -127,10 +127,10 @@ class Chooser:
         return self._switches[0][1]
 
     def take(self, step: int, sums: Sequence[float]) -> Decision | None:
-        """Take the sums of all ranks' rows of a step (`Meter.row`); call once for every step, in order, on all ranks."""
+        """Take the sums of all ranks' rows of a step (`Meter.row`); call once a step, in order, on all ranks."""
         report = read_rows(sums, stages=self._stages)
         ran, begun = self.grouping(step), self._switches[-1][0]
-        if report is None or step < begun and len(self._switches) > 1:
+        if report is None or (step < begun and len(self._switches) > 1):
             return None
         if len(self._switches) > 1:
             self._switches = self._switches[-1:]

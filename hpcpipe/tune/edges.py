@@ -92,7 +92,7 @@ def fit_link(samples: Sequence[tuple[float, float]]) -> LinkFit | None:
     for _ in range(ROUNDS):
         residuals = [ns - fit.at(size) for size, ns in samples]
         scale = 1.4826 * median(map(abs, residuals))
-        if scale <= 1e-9 * max(1.0, max(abs(ns) for _, ns in samples)):
+        if scale <= 1e-9 * max(1.0, *(abs(ns) for _, ns in samples)):
             break
         weights = [min(1.0, HUBER * scale / max(abs(r), 1e-12)) for r in residuals]
         fit = _line(samples, weights)

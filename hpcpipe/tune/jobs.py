@@ -1,4 +1,4 @@
-"""Between job files and groupings: what a job says, what it would say with another grouping, what it may choose from."""
+"""Between jobs and groupings: what a job says, what it would say with another one, and what it may choose from."""
 
 from collections.abc import Sequence
 

@@ -3,7 +3,7 @@
 Only plan's decisions and the measured numbers go in; it must not know who chooses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
