@@ -6,7 +6,7 @@ has to be asked. It must not know how a switch is made.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -16,7 +16,7 @@ from hpcpipe.tune.candidates import Candidate, Space
 from hpcpipe.tune.edges import BurstDetector
 from hpcpipe.tune.grouping import Grouping
 from hpcpipe.tune.meter import Report, read_rows
-from hpcpipe.tune.predict import Measured, Predictor
+from hpcpipe.tune.predict import Measured, Predictor, predict_all
 
 What = Literal["try", "keep", "roll back", "stay", "network"]
 
@@ -113,6 +113,7 @@ class Chooser:
         self._failed: dict[Grouping, int] = {}
         self._fails = 0
         self._next_look = self._affordable = 0
+        self._said: tuple[Grouping, Grouping] | None = None
 
     @property
     def current(self) -> Grouping:
@@ -141,17 +142,23 @@ class Chooser:
     def _take(self, step: int, report: Report, ran: Grouping) -> Decision | None:
         changes = self._watch(report, ran)
         if changes:
-            self._measured.forget_network()
+            self._start_over(step)
         self._measured.take(report, ran.microbatch_size)
-        if changes:
-            return self._start_over(step, changes)
         if report.step_ns is not None:
             self._times.append(report.step_ns)
         if self._trial is not None:
             return self._judge(step, self._trial) if len(self._times) >= self._settings.trial else None
-        if step < self._next_look or not self._measured.known or len(self._times) < min(3, self._settings.trial):
-            return None
-        return self._look(step)
+        enough = 1 if changes else min(3, self._settings.trial)
+        decision = None
+        if step >= self._next_look and self._measured.known and len(self._times) >= enough:
+            decision = self._look(step)
+        if not changes:
+            return decision
+        words = changes[0] + (f", and so on over {len(changes)} edges" if len(changes) > 1 else "")
+        if decision is None:
+            return Decision(step + self._delay, self.current, "network", words)
+        what: What = "network" if decision.what == "stay" else decision.what
+        return replace(decision, what=what, why=f"{words}; {decision.why}")
 
     def _watch(self, report: Report, ran: Grouping) -> list[str]:
         """Let every edge's detector see the step; return what has changed, in words."""
@@ -163,22 +170,20 @@ class Chooser:
             if detector is None:
                 detector = self._detectors[where] = BurstDetector(floor=max(50_000.0, floor))
             if detector.update((times.median + times.p90) / 2):
-                changes.append(
-                    f"messages from stage {source} to {target} take {times.median * 1e-6:.3g} ms (p90 "
-                    f"{times.p90 * 1e-6:.3g}), {'above' if detector.state == 'preempted' else 'back at'} their usual "
-                    f"{(detector.baseline or 0.0) * 1e-6:.3g}"
-                )
+                usual = (detector.baseline or 0.0) * 1e-6
+                state = f"up from {usual:.3g}" if detector.state == "preempted" else f"quiet again as {usual:.3g}"
+                took = f"{times.median * 1e-6:.3g} ms (p90 {times.p90 * 1e-6:.3g})"
+                changes.append(f"messages {source}-{target} take {took}, {state}")
         return changes
 
-    def _start_over(self, step: int, changes: Sequence[str]) -> Decision:
-        """Note that what was measured is of another network; a trial under way has nothing to be compared with."""
-        self._trial = None
+    def _start_over(self, step: int) -> None:
+        """Forget what was measured of another network; a trial under way has nothing to be compared with any more."""
+        self._measured.forget_network()
+        self._trial = self._said = None
         self._times.clear()
         self._failed.clear()
         self._fails = 0
-        self._next_look = max(step + 1, self._affordable)
-        more = f", and {len(changes) - 1} more edges changed" if len(changes) > 1 else ""
-        return Decision(step + self._delay, self.current, "network", changes[0] + more)
+        self._next_look = max(step, self._affordable)
 
     def _judge(self, step: int, trial: _Trial) -> Decision:
         tried, took = self.current, median(self._times)
@@ -194,7 +199,7 @@ class Chooser:
         self._next_look = max(step + wait, self._affordable)
         return self._switch(step, trial.before, "roll back", words)
 
-    def _look(self, step: int) -> Decision:
+    def _look(self, step: int) -> Decision | None:
         """Predict all candidates; try the leanest of those that are about as fast as the fastest, if it is worth it."""
         settings, now = self._settings, self._space.find(self.current)
         took = median(self._times)
@@ -203,44 +208,32 @@ class Chooser:
         best = min(predicted.values())
         target = next(each for each, ns in predicted.items() if ns <= best * (1 + settings.slack))
         gain = (predicted[now] - predicted[target]) / max(took, predicted[now])
-        words = (
-            f"{target.grouping}: {predicted[target] * 1e-6:.4g} ms predicted, {predicted[now] * 1e-6:.4g} with "
-            f"{now.grouping}, which takes {took * 1e-6:.4g}"
-        )
+        words = f"{now.grouping} takes {took * 1e-6:.4g} ms (predicted {predicted[now] * 1e-6:.4g})"
+        other = f"{target.grouping} would take {predicted[target] * 1e-6:.4g}"
         leaner = target.memory < now.memory
         if target is not now and (gain > settings.margin or (leaner and gain >= -settings.slack)):
             faster = gain > settings.margin
             self._trial = _Trial(now.grouping, took, 0.0 if faster else settings.slack)
             reason = f"{gain:.1%} of a step to gain" if faster else "about as fast with less memory"
-            return self._switch(step, target.grouping, "try", f"{words}: {reason}")
-        if target is now:
-            return Decision(step + self._delay, now.grouping, "stay", f"nothing is faster than {words}")
-        return Decision(step + self._delay, now.grouping, "stay", f"{words}: a gain of {gain:.1%} is not worth a trial")
+            return self._switch(step, target.grouping, "try", f"{words}, {other}: {reason}")
+        if self._said == (now.grouping, target.grouping):
+            return None  # as before
+        self._said = now.grouping, target.grouping
+        reason = f"{other}: {gain:.1%} is not worth a trial" if target is not now else "nothing leaner is about as fast"
+        return Decision(step + self._delay, now.grouping, "stay", f"{words}, {reason}")
 
     def _predict(self, step: int, now: Candidate, took: float) -> dict[Candidate, int]:
-        """Return the predicted steps, the leanest first.
-
-        A candidate that even without a network would not beat a leaner one is dominated by it and not simulated.
-        """
-        measured, predictor = self._measured, self._predictor
-        predicted: dict[Candidate, int] = {}
-        cost, best = 0, None
-        for candidate in self._space.candidates:
-            grouping = candidate.grouping
-            if candidate is not now:
-                if grouping in self._failed:
-                    continue
-                if best is not None and predictor.lower_bound(grouping, measured) >= best:
-                    continue
-            predicted[candidate] = ns = predictor.step_ns(grouping, measured)
-            cost += predictor.cost(grouping)
-            best = ns if best is None else min(best, ns)
+        """Return the predicted steps, the leanest first; what has failed lately is left out."""
+        tempting = [each for each in self._space.candidates if each.grouping not in self._failed]
+        predicted, _ = predict_all(tempting, self._predictor, self._measured, always=now)
+        cost = sum(self._predictor.cost(each.grouping) for each in predicted)
         self._affordable = step + round(cost * UNIT_NS / (SHARE * took))
         self._next_look = max(step + self._settings.interval, self._affordable)
         return predicted
 
     def _switch(self, step: int, grouping: Grouping, what: What, why: str) -> Decision:
         since = step + self._delay
+        self._said = None
         self._switches.append((since, grouping))
         self._times.clear()
         return Decision(since, grouping, what, why)

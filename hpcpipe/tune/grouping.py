@@ -52,8 +52,8 @@ class Grouping:
         return replace(base, k=self.k, microbatches=self.microbatches(batch), limits=limits)
 
     def __str__(self) -> str:
-        words = f"k = {self.k}, micro-batches of {self.microbatch_size}"
-        return f"{words}, at most {', '.join(map(str, self.caps))} in flight" if self.caps else words
+        words = f"k = {self.k}, b = {self.microbatch_size}"
+        return f"{words}, up to {max(self.caps)} in flight" if self.caps else words
 
 
 def profile(stages: int, microbatches: int, k: int, factor: float = 1.0) -> tuple[int, ...]:

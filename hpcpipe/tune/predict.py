@@ -3,7 +3,7 @@
 Only plan's decisions and the measured numbers go in; it must not know who chooses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
@@ -14,6 +14,7 @@ import numpy as np
 from hpcpipe.plan import Kind, Schedule, Task
 from hpcpipe.plan.draws import uniform
 from hpcpipe.simulate import CompiledSchedule
+from hpcpipe.tune.candidates import Candidate, Pruned
 from hpcpipe.tune.edges import fit_link
 from hpcpipe.tune.grouping import Grouping
 from hpcpipe.tune.meter import Report
@@ -175,6 +176,31 @@ class Predictor:
             return there
 
         return arrival
+
+
+def predict_all(
+    candidates: Sequence[Candidate], predictor: Predictor, measured: Measured, *, always: Candidate | None = None
+) -> tuple[dict[Candidate, int], tuple[Pruned, ...]]:
+    """Return what steps would take with the candidates that may be worth it (ns), in their order, and the others.
+
+    A candidate is dominated by one before it, which needs no more memory, if even without a network no order of its
+    tasks would be faster than that one is predicted with it. It is not simulated, unless it is `always` to be.
+    """
+    predicted: dict[Candidate, int] = {}
+    pruned = []
+    best: Candidate | None = None
+    for candidate in candidates:
+        if best is not None and candidate is not always:
+            bound = predictor.lower_bound(candidate.grouping, measured)
+            if bound >= predicted[best]:
+                words = f"{best.grouping}, which takes {predicted[best] * 1e-6:.4g} ms with no more memory"
+                least = f"even without a network this one would take {bound * 1e-6:.4g}"
+                pruned.append(Pruned(candidate.grouping, f"dominated by {words}: {least}"))
+                continue
+        predicted[candidate] = predictor.step_ns(candidate.grouping, measured)
+        if best is None or predicted[candidate] < predicted[best]:
+            best = candidate
+    return predicted, tuple(pruned)
 
 
 def _whole(times: Times) -> list[tuple[int, int]]:
