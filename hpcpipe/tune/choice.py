@@ -105,7 +105,7 @@ class Chooser:
         self._stages = base.placement.stages
         self._predictor = Predictor(base, batch=batch)
         self._measured = Measured(self._stages)
-        self._detectors: dict[tuple[int, int, int], BurstDetector] = {}
+        self._detectors: dict[tuple[int, int], BurstDetector] = {}
         self._times: deque[float] = deque(maxlen=max(settings.interval, settings.trial))
         self._memory = space.find(start).memory
         self._switches: list[tuple[int, Grouping]] = [(0, start)]
@@ -140,12 +140,14 @@ class Chooser:
         return self._take(step, report, ran)
 
     def _take(self, step: int, report: Report, ran: Grouping) -> Decision | None:
-        changes = self._watch(report, ran)
+        changes = self._watch(report)
         if changes:
             self._start_over(step)
         self._measured.take(report, ran.microbatch_size)
         if report.step_ns is not None:
             self._times.append(report.step_ns)
+        if not changes and any(detector.wavers for detector in self._detectors.values()):
+            return None  # the next step says whether the network is another one
         if self._trial is not None:
             return self._judge(step, self._trial) if len(self._times) >= self._settings.trial else None
         enough = 1 if changes else min(3, self._settings.trial)
@@ -160,20 +162,18 @@ class Chooser:
         what: What = "network" if decision.what == "stay" else decision.what
         return replace(decision, what=what, why=f"{words}; {decision.why}")
 
-    def _watch(self, report: Report, ran: Grouping) -> list[str]:
+    def _watch(self, report: Report) -> list[str]:
         """Let every edge's detector see the step; return what has changed, in words."""
         floor = 0.02 * (sum(report.forward) + sum(report.backward)) / self._stages
         changes = []
         for (source, target), times in report.edges():
-            where = source, target, ran.microbatch_size
-            detector = self._detectors.get(where)
+            detector = self._detectors.get((source, target))
             if detector is None:
-                detector = self._detectors[where] = BurstDetector(floor=max(50_000.0, floor))
+                detector = self._detectors[source, target] = BurstDetector(floor=max(50_000.0, floor))
             if detector.update((times.median + times.p90) / 2):
-                usual = (detector.baseline or 0.0) * 1e-6
-                state = f"up from {usual:.3g}" if detector.state == "preempted" else f"quiet again as {usual:.3g}"
+                way = "up" if detector.state == "preempted" else "down"
                 took = f"{times.median * 1e-6:.3g} ms (p90 {times.p90 * 1e-6:.3g})"
-                changes.append(f"messages {source}-{target} take {took}, {state}")
+                changes.append(f"messages {source}-{target} take {took}, {way} from {detector.left * 1e-6:.3g}")
         return changes
 
     def _start_over(self, step: int) -> None:
@@ -236,4 +236,5 @@ class Chooser:
         self._said = None
         self._switches.append((since, grouping))
         self._times.clear()
+        self._detectors.clear()  # with another grouping messages may take another time
         return Decision(since, grouping, what, why)

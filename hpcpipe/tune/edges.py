@@ -118,7 +118,8 @@ class BurstDetector:
 
     The quiet level is the lower quartile of the last quiet values; two thresholds above it (hysteresis), each for
     `confirm` steps in a row, so that a single slow step changes nothing. Where the network stays as it is for a whole
-    window, that is what is normal now: a level that rose for good ends up as the quiet one.
+    window, that is what is normal now: a level that rose for good ends up as the quiet one. What falls as far below the
+    quiet level becomes it, so a run that begins in somebody's burst notices its end.
 
     Parameters
     ----------
@@ -146,6 +147,13 @@ class BurstDetector:
         self._since = self._against = 0
         self._pending: list[float] = []
         self.state: State = "quiet"
+        self.left = 0.0
+        """The level before the last change (ns)."""
+
+    @property
+    def wavers(self) -> bool:
+        """Whether the last values speak for a change that is not confirmed yet."""
+        return self._against != 0
 
     @property
     def baseline(self) -> float | None:
@@ -160,38 +168,53 @@ class BurstDetector:
             return False
         self._since += 1
         if self.state == "quiet":
-            if value <= max(self._rise * level, level + self._floor):
-                for late in self._pending:  # a short disturbance was none: it belongs to what is usual
+            side = self._side(value, level)
+            if self._pending and side != self._against:  # a short disturbance was none: it belongs to what is usual
+                for late in self._pending:
                     self._remember(late)
                 self._pending.clear()
+            self._against = side
+            if not side:
                 self._remember(value)
                 return False
             self._pending.append(value)
             if len(self._pending) < self._confirm:
                 return False
+            if side < 0:
+                self._adopt(self._pending)
+                return self._change("quiet", level)
             self._pending.clear()
-            return self._change("preempted")
+            return self._change("preempted", level)
         self._pending.append(value)
         if self._since >= self._window:
-            self._quiet.clear()
-            self._sorted.clear()
-            for new in self._pending[-self._window :]:
-                self._remember(new)
-            self._pending.clear()
-            self._against = 0
-            self.state, self._since = "quiet", 0
-            return False  # the network is as it was: only the words for it changed
+            self._adopt(self._pending[-self._window :])
+            self._change("quiet", level)
+            return False  # the network is as it was: only the word for it changed
         calm = value < max(self._fall * level, level + self._floor / 2)
         self._against = self._against + 1 if calm else 0
         if self._against < self._confirm:
             return False
+        slow = sorted(self._pending)[len(self._pending) // 2]
         self._pending.clear()
-        self._against = 0
-        return self._change("quiet")
+        return self._change("quiet", slow)
 
-    def _change(self, state: State) -> bool:
-        self.state, self._since = state, 0
+    def _side(self, value: float, level: float) -> int:
+        """Return whether a value is far above (1) or far below (-1) the quiet level, or about there (0)."""
+        if value > max(self._rise * level, level + self._floor):
+            return 1
+        return -1 if value < min(level / self._rise, level - self._floor) else 0
+
+    def _change(self, state: State, left: float) -> bool:
+        self.state, self.left, self._since, self._against = state, left, 0, 0
         return True
+
+    def _adopt(self, values: Sequence[float]) -> None:
+        """Take these for the quiet level, and nothing else."""
+        self._quiet.clear()
+        self._sorted.clear()
+        for value in values:
+            self._remember(value)
+        self._pending = []
 
     def _remember(self, value: float) -> None:
         if len(self._quiet) == self._window:
