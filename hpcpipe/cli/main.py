@@ -17,6 +17,7 @@ COMMANDS = {
     "validate": ("hpcpipe.cli.validate:validate", "Check JOB.toml and report every fault at once."),
     "submit": ("hpcpipe.cli.submit:submit", "Hand JOB.toml to Slurm: render its batch script and sbatch it."),
     "simulate": ("hpcpipe.cli.simulate:simulate", "Predict what JOB.toml would cost under several schedules."),
+    "tune": ("hpcpipe.cli.tune:tune", "Find the group and the size of micro-batches that suit JOB.toml."),
     "analyze": ("hpcpipe.cli.analyze:analyze", "Say where the time of a run went."),
     "bench": ("hpcpipe.cli.bench:bench", "Run a benchmark that the documentation quotes."),
     "checkpoint": ("hpcpipe.cli.checkpoint:checkpoint", "Look at checkpoints, check, export or reshape them."),

@@ -12,7 +12,7 @@ from hpcpipe.models import cut, outline, recomputed
 from hpcpipe.simulate.costs import Costs, Machine, StageSize, analytic_costs
 from hpcpipe.train.admission import varying_times
 from hpcpipe.train.batches import tokens_of_a_microbatch
-from hpcpipe.train.model import boundary_bytes, model_of
+from hpcpipe.train.model import Model, boundary_bytes, model_of
 
 SUMS_OF_A_BLOCK = 2
 """Over tensor slices, behind the attention and behind the MLP (arXiv 1909.08053)."""
@@ -20,9 +20,9 @@ WHOLE_OF_A_BLOCK = 10 / 34
 """The share of a block's stashed values that every tensor slice holds (Korthikanti, arXiv 2205.05198, table 2)."""
 
 
-def analytic_costs_of(job: Job, machine: Machine) -> Costs:
-    """Return the costs of a job's model on a machine."""
-    model, placement, slices = model_of(job), job.placement, job.parallel.tensor
+def stage_sizes(job: Job, model: Model) -> list[StageSize]:
+    """Return what a rank of each stage of a job's model is."""
+    placement, slices = job.placement, job.parallel.tensor
     layers, tokens = model.layers, tokens_of_a_microbatch(job)
     pieces = cut(layers, placement.virtual_stages, job.parallel.split)
     sliced = WHOLE_OF_A_BLOCK + (1.0 - WHOLE_OF_A_BLOCK) / slices
@@ -42,11 +42,19 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
                 BYTES[job.precision.compute] * tokens * (kept + model.width * len(ranges))
             )  # of each range the input stays
         sizes.append(StageSize(flops / slices, parameters // slices, stashed, sums))
+    return sizes
+
+
+def analytic_costs_of(job: Job, machine: Machine) -> Costs:
+    """Return the costs of a job's model on a machine."""
+    model, placement = model_of(job), job.placement
+    sizes = stage_sizes(job, model)
     costs = analytic_costs(
         job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_mb * 1e6
     )
     if model.costs is None:
         return costs
+    pieces = cut(model.layers, placement.virtual_stages, job.parallel.split)
     times = varying_times(
         costs.times,
         job,

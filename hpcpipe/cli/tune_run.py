@@ -1,0 +1,43 @@
+"""One short run of a candidate: its job in a folder of its own, started as `hpcpipe run` starts ranks, and its log."""
+
+import sys
+from pathlib import Path
+
+from hpcpipe.exit_code import ExitCode
+from hpcpipe.job import Job
+from hpcpipe.tune import Grouping, Report
+
+_ENDS = (ExitCode.INPUT, ExitCode.ENVIRONMENT, ExitCode.REQUEUE, 130, 143)
+"""Codes after which no other candidate would run either, or nobody wants it to."""
+
+
+def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up: int) -> list[Report] | None:
+    """Return the reports of the steps after the warm-up, None if the run failed.
+
+    Raises
+    ------
+    SystemExit
+        The run was interrupted, or nothing can be started here.
+    """
+    from hpcpipe.cli.start import start_ranks
+    from hpcpipe.events import open_run
+    from hpcpipe.job.schema import Emulated
+    from hpcpipe.tune import with_grouping
+    from hpcpipe.tune.recorded import reports_of
+
+    folder.mkdir()
+    path = folder / "candidate.toml"
+    path.write_text(short(with_grouping(job, grouping), steps + warm_up).to_toml(), encoding="utf-8")
+    code = start_ranks(job, [str(path), "--quiet"], folder / "run")
+    if code in _ENDS:
+        sys.exit(code)
+    if code != ExitCode.DONE:
+        return None
+    return reports_of(open_run(folder / "run"), skip=warm_up, blind=not isinstance(job.device, Emulated))
+
+
+def short(job: Job, steps: int) -> Job:
+    """Return the job for so many steps, with a log and without checkpoints."""
+    run = job.run.model_copy(update={"steps": steps, "tensorboard": False})
+    events = type(job.events)(compression="none")
+    return job.model_copy(update={"run": run, "events": events, "checkpoint": type(job.checkpoint)()})
