@@ -44,7 +44,7 @@ _KFKB = ('schedule.hint="kfkb"', 'schedule.in_flight="equal-memory"', 'schedule.
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Name of that copy; implies --write.")
 @click.option("--force", is_flag=True, help="Write over a copy that is there.")
 @click.option("--why", is_flag=True, help="Say why the others were left out.")
-@click.option("--all", "everything", is_flag=True, help="With --why, also those that do not divide.")
+@click.option("--all", "everything", is_flag=True, help="Show all candidates, and with --why all others.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the candidates (.png or .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def tune(

@@ -18,6 +18,7 @@ from hpcpipe.tune import Pruned, batch_of
 from hpcpipe.tune.offline import Line, Tuning
 
 FORMAT, SCHEMA_VERSION = "hpcpipe-tune", "1.0.0"
+MOST_ROWS = 16
 _DIVIDE = "does not divide"
 
 
@@ -32,7 +33,8 @@ def print_tuning(job: Job, tuning: Tuning, *, why: bool, everything: bool) -> No
     for heading in ("k", "b", "micro-batches", "in flight", "memory", "predicted ms", "measured ms", "speed"):
         table.add_column(heading, justify="right", no_wrap=True)
     first = tuning.line(tuning.start).measured_ns
-    for line in tuning.lines:
+    lines = _shown(tuning, MOST_ROWS if not everything else len(tuning.lines))
+    for line in lines:
         grouping = line.candidate.grouping
         table.add_row(
             str(grouping.k),
@@ -48,13 +50,24 @@ def print_tuning(job: Job, tuning: Tuning, *, why: bool, everything: bool) -> No
     console.print(table)
     best = tuning.line(tuning.best)
     console.print(f"best: {tuning.best}, {show_bytes(max(best.candidate.peak_bytes))} on the fullest rank")
-    notes = ["b: samples of a micro-batch; in flight: micro-batches of the first and the last stage; memory: counted"]
+    notes = ["b: samples of a micro-batch; in flight: of the first to the last stage; memory: of the fullest rank"]
     notes.append(f"speed is over {tuning.start}; the leanest within 1 % of the fastest is best")
+    if len(lines) < len(tuning.lines):
+        notes.append(
+            f"{len(tuning.lines) - len(lines)} that were predicted only, and slower, are not shown; --all does"
+        )
     if not why:
         notes.append(f"{len(tuning.pruned)} others were left out; --why says why")
     console.print(Padding(Text("\n".join(f"- {note}" for note in notes), style="dim"), 0))
     if why:
         _print_reasons(tuning.pruned, everything=everything)
+
+
+def _shown(tuning: Tuning, most: int) -> list[Line]:
+    """Return those that were measured and the fastest of the others, in their order."""
+    by_time = sorted(tuning.lines, key=lambda line: (line.measured_ns is None, line.predicted_ns or 0))
+    chosen = {line.candidate.grouping for line in by_time[:most]}
+    return [line for line in tuning.lines if line.candidate.grouping in chosen]
 
 
 def _print_reasons(pruned: Iterable[Pruned], *, everything: bool) -> None:

@@ -11,7 +11,7 @@ from hpcpipe.job.values import Count, wrong
 from hpcpipe.job.words import describe
 
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SIZE = r"([0-9]+(?:\.[0-9]+)?) *([kMGTmgt]?)(i?)[Bb]"
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) *([kKMGTmgt]?)(i?)[Bb]"
 
 
 def parse_bytes(text: str) -> int:

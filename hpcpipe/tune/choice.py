@@ -16,7 +16,7 @@ from hpcpipe.tune.candidates import Candidate, Space
 from hpcpipe.tune.edges import BurstDetector
 from hpcpipe.tune.grouping import Grouping
 from hpcpipe.tune.meter import Report, read_rows
-from hpcpipe.tune.predict import Measured, Predictor, predict_all
+from hpcpipe.tune.predict import Measured, Predictor, of_another_size, predict_all
 
 What = Literal["try", "keep", "roll back", "stay", "network"]
 
@@ -204,6 +204,11 @@ class Chooser:
         settings, now = self._settings, self._space.find(self.current)
         took = median(self._times)
         self._failed = {grouping: until for grouping, until in self._failed.items() if until > step}
+        others = [each for each in self._space.candidates if each.grouping not in self._failed]
+        if others := of_another_size(others, self._measured):
+            other = min(others, key=lambda each: self._predictor.step_ns(each.grouping, self._measured)).grouping
+            self._trial = _Trial(now.grouping, took, 0.0)
+            return self._switch(step, other, "try", f"{other}, to learn how times grow with the micro-batch")
         predicted = self._predict(step, now, took)
         best = min(predicted.values())
         target = next(each for each, ns in predicted.items() if ns <= best * (1 + settings.slack))

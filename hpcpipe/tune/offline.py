@@ -11,7 +11,7 @@ from hpcpipe.plan import Schedule
 from hpcpipe.tune.candidates import Candidate, Pruned, Space
 from hpcpipe.tune.grouping import Grouping
 from hpcpipe.tune.meter import Report
-from hpcpipe.tune.predict import Measured, Predictor, predict_all
+from hpcpipe.tune.predict import Measured, Predictor, of_another_size, predict_all
 
 CLOSE = 0.1
 """Candidates that measured within this of the best are run again in turn, so that a drift of the machine meets all."""
@@ -65,15 +65,23 @@ class _State:
             self.measured.take(report, grouping.microbatch_size)
         self.times.setdefault(grouping, []).extend(times)
 
+    @property
+    def working(self) -> list[Candidate]:
+        return [each for each in self.space.candidates if each.grouping not in self.failed]
+
     def took(self, grouping: Grouping) -> float:
         return median(self.times[grouping])
 
     def predict(self) -> tuple[dict[Candidate, int], tuple[Pruned, ...]]:
-        working = [each for each in self.space.candidates if each.grouping not in self.failed]
-        return predict_all(working, self.predictor, self.measured)
+        return predict_all(self.working, self.predictor, self.measured)
 
     def next(self, margin: float) -> Grouping | None:
-        """Return the untried candidate with the shortest prediction, if it could be about as fast as the best."""
+        """Return the untried candidate with the shortest prediction, if it could be about as fast as the best.
+
+        The second run is one of another size, which tells how times grow with the micro-batch.
+        """
+        if others := of_another_size(self.working, self.measured):
+            return min(others, key=lambda each: self.predictor.step_ns(each.grouping, self.measured)).grouping
         predicted, _ = self.predict()
         known = [each for each in predicted if each.grouping in self.times]
         off = median(self.took(each.grouping) / predicted[each] for each in known) if known else 1.0

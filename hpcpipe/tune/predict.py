@@ -73,6 +73,11 @@ class Measured:
         self._edges.clear()
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The micro-batch sizes that were seen, in their order."""
+        return tuple(sorted(self._tasks))
+
+    @property
     def known(self) -> bool:
         """Whether a step has been taken since the network changed."""
         return bool(self._tasks) and (bool(self._edges) or self.stages == 1)
@@ -201,6 +206,21 @@ def predict_all(
         if best is None or predicted[candidate] < predicted[best]:
             best = candidate
     return predicted, tuple(pruned)
+
+
+def of_another_size(candidates: Sequence[Candidate], measured: Measured) -> list[Candidate]:
+    """Return the candidates of the next size where only one has been seen, so that nobody knows how times grow.
+
+    In proportion, as one size alone has it, larger micro-batches never pay; what does not grow with them shows in two.
+    """
+    if len(measured.sizes) != 1:
+        return []
+    seen = measured.sizes[0]
+    others = {candidate.grouping.microbatch_size for candidate in candidates} - {seen}
+    if not others:
+        return []
+    next_size = min(others, key=lambda size: (size < seen, abs(size - seen)))
+    return [candidate for candidate in candidates if candidate.grouping.microbatch_size == next_size]
 
 
 def _whole(times: Times) -> list[tuple[int, int]]:
