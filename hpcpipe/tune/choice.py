@@ -206,9 +206,9 @@ class Chooser:
         self._failed = {grouping: until for grouping, until in self._failed.items() if until > step}
         others = [each for each in self._space.candidates if each.grouping not in self._failed]
         if others := of_another_size(others, self._measured):
-            other = min(others, key=lambda each: self._predictor.step_ns(each.grouping, self._measured)).grouping
+            unseen = min(others, key=lambda each: self._predictor.step_ns(each.grouping, self._measured)).grouping
             self._trial = _Trial(now.grouping, took, 0.0)
-            return self._switch(step, other, "try", f"{other}, to learn how times grow with the micro-batch")
+            return self._switch(step, unseen, "try", f"{unseen}, to learn how times grow with the micro-batch")
         predicted = self._predict(step, now, took)
         best = min(predicted.values())
         target = next(each for each, ns in predicted.items() if ns <= best * (1 + settings.slack))
