@@ -9,11 +9,14 @@ from typing import Any, NamedTuple, Protocol
 from mpi4py import MPI
 
 from hpcpipe.plan import Kind
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
 from hpcpipe.runtime.header import Described, Header, Notice, read
 from hpcpipe.runtime.reserve import Reserve
 from hpcpipe.runtime.structure import ONE_TENSOR, put_together
+
+_NOTHING = memoryview(b"")
 
 
 class Memory(Protocol):
@@ -71,59 +74,80 @@ class Apart(NamedTuple):
 class ReceiveChannel:
     """Slots with a persistent receive each, all posted before they are needed, for one kind of task of one chunk.
 
-    The tag is the chunk, so that messages for one chunk never take the slots of another.
+    The tag is the chunk, so that messages for one chunk never take the slots of another. Which slot a message takes is
+    MPI's choice and nobody else's concern, so slots can be withdrawn and posted anew between any two messages: what
+    comes meanwhile takes another one, or waits inside MPI in its turn.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, source: int, *, chunk: int, slots: int, message_bytes: int, memory: Memory
+        self, comm: MPI.Intracomm, source: int, *, chunk: int, slots: int, message_bytes: ByStep[int], memory: Memory
     ) -> None:
         self._comm = comm
         self._source = source
         self._memory = memory
         self._chunk = chunk
         self._reserve = Reserve(message_bytes)
-        self._sizes = [message_bytes] * slots
-        made = [self._make(message_bytes) for _ in range(slots)]
-        self._buffers = [buffer for buffer, _, _ in made]
-        self._views = [view for _, view, _ in made]
-        self.requests = [request for _, _, request in made]
+        self._slots = ByStep(slots)
+        self._count, self._size = slots, message_bytes.at(0)
         # A completed persistent request tests as complete for ever, so the channel itself knows which are under way.
-        self._active = [False] * slots
-        self._posted = [0] * slots
-        for slot in range(slots):
-            self.release(slot)
+        self._active: list[bool] = []
+        self._posted: list[int] = []
+        self._sizes: list[int] = []
+        self._buffers: list[Any] = []
+        self._views: list[memoryview] = []
+        self.requests: list[MPI.Prequest] = []
+        """One a slot; of a slot that is no longer used it is none, which tests as nothing."""
+        self._grow()
 
     @property
     def num_posted(self) -> int:
         """How many receives wait for a message."""
         return sum(self._active)
 
+    def plan(self, step: int, slots: int) -> None:
+        """Have another number of slots from a step on, which is not the next one to begin but one after it."""
+        self._slots.change(step, slots)
+
     def release(self, slot: int) -> None:
-        """Give the slot back: post its receive again, larger if larger messages may come now."""
+        """Give the slot back: post its receive again, larger or smaller if other messages may come now.
+
+        Where there are more slots than may be needed, it is not used again.
+        """
         assert not self._active[slot], f"slot {slot} was given back twice"
-        if self._sizes[slot] < self._reserve.size:
-            self._enlarge(slot)
+        if slot >= self._count:
+            self._retire(slot)
+            return
+        if self._sizes[slot] != self._size:
+            self._retire(slot)
+            self._make(slot)
         self._active[slot] = True
         self._posted[slot] = now()
         self.requests[slot].Start()
 
     def begin(self, step: int) -> list[int]:
-        """Make the slots large enough for the messages that may come in this step and the next.
+        """Make as many slots, and each as large, as the messages need that may come in this step and the next.
 
         Returns the slots that turned out to be filled while this was done: `take` them, MPI will not report them.
+        `requests` may have another length then.
         """
-        before = self._reserve.size
-        if self._reserve.at(step + 1) == before:
+        size = max(self._reserve.at(step), self._reserve.at(step + 1))
+        count = max(self._slots.at(step), self._slots.at(step + 1))
+        if (size, count) == (self._size, self._count):
+            self._shrink()
             return []
+        self._size, self._count = size, count
         filled = []
         for slot, active in enumerate(self._active):
-            if not active:
-                continue  # it holds a message, and grows when it is given back
-            if _cancelled(self.requests[slot]):
-                self._active[slot] = False
+            if active and (self._sizes[slot] != size or slot >= count):
+                if _cancelled(self.requests[slot]):
+                    self._active[slot] = False
+                    self.release(slot)
+                else:
+                    filled.append(slot)
+            elif not self._sizes[slot] and slot < count:  # it was given up before
                 self.release(slot)
-            else:
-                filled.append(slot)
+        self._shrink()
+        self._grow()
         return filled
 
     def take(self, slot: int) -> Arrival | Apart:
@@ -148,7 +172,8 @@ class ReceiveChannel:
             if self._active[slot]:
                 request.Cancel()
                 request.Wait()
-            request.Free()
+            if self._sizes[slot]:
+                request.Free()
 
     def _arrival(self, header: Header, buffer: Any, slot: int) -> Arrival:
         content, load = header.content, self._memory.load
@@ -164,15 +189,35 @@ class ReceiveChannel:
         request = self._comm.Irecv(counted(view, notice.size), self._source, notice.tag)
         return Apart(request, buffer, slot, self._posted[slot], notice.tag)
 
-    def _enlarge(self, slot: int) -> None:
-        self.requests[slot].Free()
-        self._sizes[slot] = self._reserve.size
-        self._buffers[slot], self._views[slot], self.requests[slot] = self._make(self._reserve.size)
+    def _grow(self) -> None:
+        while len(self.requests) < self._count:
+            slot = len(self.requests)
+            self._active.append(False)
+            self._posted.append(0)
+            self._sizes.append(0)
+            self._buffers.append(None)
+            self._views.append(_NOTHING)
+            self.requests.append(MPI.Prequest())
+            self.release(slot)
 
-    def _make(self, size: int) -> tuple[Any, memoryview, MPI.Prequest]:
-        buffer = self._memory.buffer(padded(size))
+    def _shrink(self) -> None:
+        """Forget the last slots as far as they have been given up."""
+        while len(self.requests) > self._count and not self._sizes[-1]:
+            for column in (self._active, self._posted, self._sizes, self._buffers, self._views, self.requests):
+                column.pop()
+
+    def _make(self, slot: int) -> None:
+        buffer = self._memory.buffer(padded(self._size))
         view = self._memory.view(buffer)
-        return buffer, view, self._comm.Recv_init(counted(view, size), self._source, self._chunk)
+        self._sizes[slot], self._buffers[slot], self._views[slot] = self._size, buffer, view
+        self.requests[slot] = self._comm.Recv_init(counted(view, self._size), self._source, self._chunk)
+
+    def _retire(self, slot: int) -> None:
+        """Give up what a slot has; what it held may still be looked at by others."""
+        if self._sizes[slot]:
+            self.requests[slot].Free()
+        self._sizes[slot], self._buffers[slot], self._views[slot] = 0, None, _NOTHING
+        self.requests[slot] = MPI.Prequest()
 
 
 def _cancelled(request: MPI.Prequest) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI  # starting a mailbox starts MPI
 
 from hpcpipe.plan import Kind, Task
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.runtime.channel import Apart, Arrival, Memory, Neighbour, ReceiveChannel
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
@@ -55,7 +56,7 @@ class Mailbox:
     def __init__(self, mesh: Mesh, *, inlets: Iterable[Inlet], payload_bytes: int, memory: Memory) -> None:
         self._rank_of = mesh.place.rank_of
         comms = {Kind.F: mesh.forward, Kind.B: mesh.backward}
-        size = ROOM_FOR_ONE + payload_bytes
+        size = self._message_bytes = ByStep(ROOM_FOR_ONE + payload_bytes)
         self._channels: dict[tuple[Kind, int], tuple[Neighbour, ReceiveChannel, int]] = {}
         self._owners: list[tuple[Neighbour, ReceiveChannel, int]] = []
         self._receive_requests: list[MPI.Request] = []
@@ -63,10 +64,8 @@ class Mailbox:
         self._arrived: list[tuple[Neighbour, Arrival]] = []
         for feeds, chunk, stage, slots in inlets:
             channel = ReceiveChannel(comms[feeds], stage, chunk=chunk, slots=slots, message_bytes=size, memory=memory)
-            neighbour = Neighbour(feeds, chunk, self._rank_of(stage))
-            self._channels[feeds, chunk] = neighbour, channel, len(self._owners)
-            self._owners += [(neighbour, channel, slot) for slot in range(slots)]
-            self._receive_requests += channel.requests
+            self._channels[feeds, chunk] = Neighbour(feeds, chunk, self._rank_of(stage)), channel, 0
+        self._number()
         self._outbox = Outbox(comms, message_bytes=size, memory=memory)
 
     @property
@@ -76,10 +75,22 @@ class Mailbox:
 
     def begin(self, step: int) -> None:
         """Make room for the messages of a step; the step before is done."""
-        for neighbour, channel, first in self._channels.values():
+        for neighbour, channel, _ in self._channels.values():
             for slot in channel.begin(step):
                 self._take(neighbour, channel, slot)
-            self._receive_requests[first : first + len(channel.requests)] = channel.requests
+        self._number()
+        self._outbox.begin(step)
+
+    def plan(self, step: int, inlets: Iterable[Inlet], *, payload_bytes: int) -> None:
+        """Have other messages and slots from a step on, on the same edges; all ranks do so between the same two steps.
+
+        It is called before the step before that one begins: no message of the step can be under way yet (reserve.py).
+        """
+        size = ROOM_FOR_ONE + payload_bytes
+        if size != self._message_bytes.at(step):
+            self._message_bytes.change(step, size)
+        for feeds, chunk, _, slots in inlets:
+            self._channels[feeds, chunk][1].plan(step, slots)
 
     def poll(self) -> Mail:
         """Return what has arrived and what has been sent since the last poll; never blocks.
@@ -159,6 +170,14 @@ class Mailbox:
         """Cancel what is posted and free all requests."""
         for _, channel, _ in self._channels.values():
             channel.free()
+
+    def _number(self) -> None:
+        """Give all slots the numbers by which MPI tells which have been filled."""
+        self._owners, self._receive_requests = [], []
+        for key, (neighbour, channel, _) in self._channels.items():
+            self._channels[key] = neighbour, channel, len(self._owners)
+            self._owners += [(neighbour, channel, slot) for slot in range(len(channel.requests))]
+            self._receive_requests += channel.requests
 
     def _take(self, neighbour: Neighbour, channel: ReceiveChannel, slot: int) -> None:
         taken = channel.take(slot)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from hpcpipe.plan import Kind
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.runtime.channel import Memory, Neighbour
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
@@ -39,15 +40,21 @@ class Outbox:
     `comms` are the communicators by what their messages feed.
     """
 
-    def __init__(self, comms: Mapping[Kind, MPI.Intracomm], *, message_bytes: int, memory: Memory) -> None:
+    def __init__(self, comms: Mapping[Kind, MPI.Intracomm], *, message_bytes: ByStep[int], memory: Memory) -> None:
         self._comms = comms
         self._message_bytes = message_bytes
         self._memory = memory
         self._reserves: dict[Neighbour, Reserve] = {}
-        self._idle: dict[int, list[_Buffer]] = {message_bytes: []}
+        self._idle: dict[int, list[_Buffer]] = {message_bytes.at(0): []}
         self._busy: list[tuple[_Buffer, int, Neighbour, Sent | None]] = []
         self._sent_apart = 0
         self.requests: list[MPI.Request] = []
+
+    def begin(self, step: int) -> None:
+        """Forget the buffers of sizes that no edge has any more."""
+        sizes = {reserve.at(step) for reserve in self._reserves.values()}
+        if sizes and not self._idle.keys() <= sizes:
+            self._idle = {size: idle for size, idle in self._idle.items() if size in sizes}
 
     def send(self, neighbour: Neighbour, stage: int, value: Any, *, step: int, microbatch: int) -> None:
         """Copy the value behind a header and post its send to a stage; returns at once.
@@ -99,10 +106,8 @@ class Outbox:
 
     def _take(self, room: int) -> _Buffer:
         idle = self._idle.get(room)
-        if idle is None:  # an edge has grown: forget the buffers of sizes that none has any more
-            sizes = {self._message_bytes, *(reserve.size for reserve in self._reserves.values())}
-            self._idle = {size: self._idle.get(size, []) for size in sizes}
-            idle = self._idle[room]
+        if idle is None:  # an edge has other messages than before
+            idle = self._idle[room] = []
         return idle.pop() if idle else self._new(room)
 
     def _new(self, num_bytes: int) -> _Buffer:

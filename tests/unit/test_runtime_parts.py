@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hpcpipe.device.cpu import Cpu
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.runtime.header import NOTICE_BYTES, ROOM_FOR_ONE, Content, Described, Header, Notice, read
 from hpcpipe.runtime.mesh import Place
 from hpcpipe.runtime.reserve import Reserve
@@ -139,7 +140,7 @@ def test_a_structure_that_the_other_side_could_not_make_is_refused_with_its_plac
 
 
 def test_both_ends_of_an_edge_agree_on_its_slots_from_the_second_step_after_on():
-    sender, receiver = Reserve(100), Reserve(100)
+    sender, receiver = Reserve(ByStep(100)), Reserve(ByStep(100))
     for end in (sender, receiver):
         end.note(3, 5000)
         end.note(3, 4000)
@@ -148,6 +149,39 @@ def test_both_ends_of_an_edge_agree_on_its_slots_from_the_second_step_after_on()
     assert sender.size <= 5000 * 9 / 8
     sender.note(5, sender.size + 1)
     assert sender.at(6) < sender.at(7)
+
+
+def test_an_edge_forgets_what_it_saw_when_other_micro_batches_come():
+    planned = ByStep(1000)
+    edge = Reserve(planned)
+    edge.note(3, 5000)
+    assert edge.at(5) >= 5000
+    planned.change(7, 500)
+    edge.note(6, 9000)  # of the last step before the change
+    assert edge.at(6) >= 5000
+    assert [edge.at(step) for step in (7, 8, 9)] == [500, 500, 500]
+    edge.note(9, 700)
+    assert edge.at(10) == 500
+    assert edge.at(11) >= 700
+
+
+def test_a_value_by_step_is_known_for_the_last_two_steps_and_all_later_ones():
+    value = ByStep("a")
+    assert (value.at(0), value.since(0)) == ("a", -1)
+    for step in range(1, 50):  # a change every step, as in a run that is told of it one step before
+        value.change(step + 1, f"{step + 1}")
+        if step > 2:
+            assert [value.at(each) for each in (step - 1, step, step + 1, step + 99)] == [
+                f"{step - 1}",
+                f"{step}",
+                f"{step + 1}",
+                f"{step + 1}",
+            ]
+            assert value.since(step) == step
+    assert len(value._changes) <= 4
+    value.change(50, "another")
+    value.change(50, "the last word")
+    assert value.at(50) == "the last word"
 
 
 def test_long_messages_are_counted_in_units_that_a_32_bit_count_can_hold(monkeypatch):
