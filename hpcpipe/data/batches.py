@@ -10,6 +10,7 @@ import torch
 
 from hpcpipe.data.order import Deal, Samples
 from hpcpipe.data.prefetch import Prefetched
+from hpcpipe.plan.by_step import ByStep
 
 Count = Callable[[Any], float]
 """Targets of a micro-batch -> how many of them the loss counts."""
@@ -61,10 +62,14 @@ class Batches:
         count: Count | None = None,
         total: Callable[[int], float] | None = None,
     ) -> None:
-        self._source, self._deal = source, deal
+        self._source, self._deals = source, ByStep(deal)
         self._count, self._total = count, total
         self._ahead = Prefetched(self._read, steps=steps)
         self._step = _Step([], 0.0)
+
+    def cut(self, step: int, *, microbatches: int, size: int) -> None:
+        """Cut a replica's samples into other micro-batches from a step on, which has not been read ahead yet."""
+        self._deals.change(step, self._deals.at(step).cut(microbatches=microbatches, size=size))
 
     def load(self, step: int) -> None:
         """Make the step's micro-batches ready; waits only if the thread that reads ahead is not done with them."""
@@ -80,13 +85,14 @@ class Batches:
         return targets if self._count is None else Counted(targets, self._step.total)
 
     def _read(self, step: int) -> _Step:
-        mine = [self._source.read(samples) for samples in self._deal.mine(step)]
+        deal = self._deals.at(step)
+        mine = [self._source.read(samples) for samples in deal.mine(step)]
         total = 0.0
         if self._total is not None:
             total = self._total(step)
         elif self._count is not None:
             total = sum(self._count(targets) for _, targets in mine)
-            total += sum(self._count(self._source.read(samples)[1]) for samples in self._deal.others(step))
+            total += sum(self._count(self._source.read(samples)[1]) for samples in deal.others(step))
             if total <= 0:
                 raise ValueError(f"no target of step {step} counts for the loss, on any replica")
         return _Step(mine, total)

@@ -49,6 +49,19 @@ class Deal:
         self._shape = microbatches, size
         self._replica, self._replicas = replica, replicas
 
+    def cut(self, *, microbatches: int, size: int) -> "Deal":
+        """Return a deal of the same samples to other micro-batches: of each step a replica has the same, in one order.
+
+        Raises
+        ------
+        ValueError
+            The number of a replica's samples is another one.
+        """
+        before, after = self._shape[0] * self._shape[1], microbatches * size
+        if before != after:
+            raise ValueError(f"{microbatches} micro-batches of {size} are {after} samples, a replica has {before}")
+        return Deal(self._order, microbatches=microbatches, size=size, replica=self._replica, replicas=self._replicas)
+
     @property
     def global_batch(self) -> int:
         """Samples of a step on all replicas."""

@@ -62,3 +62,19 @@ def test_at_least_one_sample_is_held_out_and_one_stays():
     assert held_out(2, 0.99) == 1
     with pytest.raises(ValueError, match=r"of 1 samples none can be held out"):
         held_out(1, 0.5)
+
+
+@pytest.mark.parametrize(("microbatches", "size"), [(12, 1), (4, 3), (1, 12), (2, 6)])
+def test_other_micro_batches_of_one_batch_hold_the_same_samples_in_one_order(microbatches, size):
+    for replica in range(3):
+        usual = _deal(microbatches=6, size=2, replica=replica, replicas=3)
+        cut = usual.cut(microbatches=microbatches, size=size)
+        for step in range(5):
+            assert cut.mine(step).shape == (microbatches, size)
+            assert cut.mine(step).ravel().tolist() == usual.mine(step).ravel().tolist()
+            assert cut.others(step).ravel().tolist() == usual.others(step).ravel().tolist()
+
+
+def test_micro_batches_that_do_not_keep_the_batch_are_refused():
+    with pytest.raises(ValueError, match="5 micro-batches of 2 are 10 samples, a replica has 12"):
+        _deal(microbatches=6, size=2).cut(microbatches=5, size=2)
