@@ -9,7 +9,7 @@ from hpcpipe.analyze.results import RankReport, Report
 from hpcpipe.plan import TimeClass
 
 FORMAT = "hpcpipe-analysis"
-SCHEMA_VERSION = "1.1.0"
+SCHEMA_VERSION = "1.2.0"
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -46,6 +46,7 @@ def to_json(report: Report) -> dict[str, Any]:
             {"rank": rank, "peer": peer, "class": time_class.name.lower(), "ns": ns}
             for (rank, peer, time_class), ns in sorted(report.waited_for.items())
         ],
+        "decisions": [decided._asdict() for decided in report.decisions],
         "dispatch_overhead_ns_per_task": report.dispatch_overhead_ns_per_task,
         "gaps": list(report.gaps),
     }
@@ -77,7 +78,13 @@ def _per_step(report: Report) -> dict[str, Any]:
         if report.step_classes[:, i].any()
     }
     efficiencies = {name: column.tolist() for name, column in times.efficiencies(len(report.ranks)).items()}
-    return {"step": report.step_numbers.tolist(), "wall_ns": times.wall.tolist(), "classes": classes, **efficiencies}
+    return {
+        "step": report.step_numbers.tolist(),
+        "wall_ns": times.wall.tolist(),
+        "k": list(report.step_k),
+        "classes": classes,
+        **efficiencies,
+    }
 
 
 def _named(classes: dict[TimeClass, int]) -> dict[str, int]:

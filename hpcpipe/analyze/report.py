@@ -24,12 +24,14 @@ _MANY_RANKS = 32
 _LARGEST = 6
 _WAITS = 5
 _PARTS = 5
+_DECISIONS = 12
 
 
 def render_text(report: Report) -> RenderableType:
     """Return the report of one run."""
     parts: list[RenderableType] = [_head(report), _sentence(report), _classes(report), _ranks(report)]
-    parts += [_efficiency(report), _over_time(report), _path(report), _waits(report), *gaps((report,))]
+    parts += [_efficiency(report), _over_time(report), _decisions(report)]
+    parts += [_path(report), _waits(report), *gaps((report,))]
     return Group(*parts)
 
 
@@ -177,7 +179,8 @@ def _over_time(report: Report) -> RenderableType:
         return Text()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
     table.title = "over time"
-    for name in ("steps", "ms a step", "parallel", "balance", "serial.", "transfer"):
+    grouped = ["k"] if any(report.step_k) else []
+    for name in ("steps", "ms a step", *grouped, "parallel", "balance", "serial.", "transfer"):
         table.add_column(name, justify="right", no_wrap=True)
     times, ranks = report.step_times, len(report.ranks)
     bounds = np.linspace(0, report.num_steps, _PARTS + 1).astype(int)
@@ -186,8 +189,30 @@ def _over_time(report: Report) -> RenderableType:
         wall, ideal = times.wall[low:high].sum(), times.ideal[low:high].sum()
         shares = (useful / max(wall, 1), useful / max(most, 1), most / max(ideal, 1), ideal / max(wall, 1))
         steps = f"{report.step_numbers[low]}-{report.step_numbers[high - 1]}"
-        table.add_row(steps, f"{wall / (high - low) / 1e6:.2f}", *(f"{share:.3f}" for share in shares))
+        groups = sorted(set(report.step_k[low:high]))
+        groups_shown = [", ".join(map(str, groups))] if grouped else []
+        table.add_row(steps, f"{wall / (high - low) / 1e6:.2f}", *groups_shown, *(f"{share:.3f}" for share in shares))
     return table
+
+
+def _decisions(report: Report) -> RenderableType:
+    """Return what the run decided about itself: what changed something, or the last words where nothing did."""
+    if not report.decisions:
+        return Text()
+    changes = [each for each in report.decisions if each.changes]
+    shown = (changes or list(report.decisions))[-_DECISIONS:]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
+    table.title = "what the run decided on the way"
+    table.add_column("from step", justify="right", no_wrap=True)
+    table.add_column("about", no_wrap=True)
+    table.add_column("what and why", overflow="fold")
+    for each in shown:
+        table.add_row(str(each.step), each.what, each.why)
+    left_out = len(report.decisions) - len(shown)
+    if not left_out:
+        return table
+    rest = f"{left_out} more, most of which changed nothing, stand in the log's group decisions and in --json"
+    return Group(table, Padding(Text(rest, style="dim"), (0, 0, 1, 1)))
 
 
 def _waits(report: Report) -> RenderableType:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpipe.analyze.critical_path import PathEntry
+from hpcpipe.analyze.decided import Decided
 from hpcpipe.analyze.describe import Description
 from hpcpipe.analyze.efficiency import Efficiency, StepTimes
 from hpcpipe.analyze.shares import Culprit
@@ -53,6 +54,7 @@ class Report:
     `path_*` and `culprits` sum up the critical paths of all steps, `critical_path` lists those of `listed_steps`.
     `step_classes` has a row a step and a column a class, in ns summed over ranks; `step_times` goes with it.
     `waited_for`: (rank that waited, rank waited for, class) -> ns. `finished`: False where no step was.
+    `step_k` is the group of kFkB of every step, 0 where micro-batches are not grouped.
     """
 
     run: str
@@ -84,6 +86,8 @@ class Report:
     finished: bool
     dispatch_overhead_ns_per_task: int
     gaps: tuple[str, ...]
+    decisions: tuple[Decided, ...] = ()
+    step_k: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `analyze --json`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcpipe.analyze.accounting import NUM_CLASSES, account
 from hpcpipe.analyze.critical_path import PathEntry, critical_paths
+from hpcpipe.analyze.decided import decisions_of, groups_of
 from hpcpipe.analyze.describe import describe, placement, read_job
 from hpcpipe.analyze.efficiency import StepTimes, efficiency
 from hpcpipe.analyze.graph import TaskGraph, build_graph
@@ -206,6 +207,8 @@ def _report(
         finished=windows.finished,
         dispatch_overhead_ns_per_task=round(classes[TimeClass.RUNTIME] / sums.dispatched) if sums.dispatched else 0,
         gaps=(*run.gaps, *_gaps(run, sums, cursors, job, peak_tflops)),
+        decisions=decisions_of(ranks[0], int(windows.steps[0]), int(windows.steps[-1])),
+        step_k=groups_of(ranks[0], windows.steps),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcpipe.analyze.decided import GROUPING, decisions_of
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, USEFUL_LOOKS, WAITS, Look
 from hpcpipe.analyze.pictures.measures import MOMENTS, Measures, Spread, edges
 from hpcpipe.analyze.results import RankReport, Report
@@ -138,13 +139,14 @@ def draw_steps(subject: Subject) -> "Figure":
 
 
 def _mark_decisions(axes: "Axes", subject: Subject, first: int, last: int) -> None:
-    decisions = subject.run.ranks[0].decisions
-    named = 0
-    for step, what in zip(decisions.step.tolist(), decisions.what.tolist(), strict=True):
-        if not first <= step <= last:
+    named, k_of = 0, dict(zip(subject.report.step_numbers.tolist(), subject.report.step_k, strict=True))
+    for decided in decisions_of(subject.run.ranks[0], first, last):
+        if not decided.changes:
             continue
+        step, text = decided.step, decided.what
+        if text == GROUPING:
+            text = f"k = {k_of[step]}" if step in k_of else decided.why.partition(":")[0]
         axes.axvline(step, color="#D55E00", linewidth=1.0, linestyle="--", gid=f"decision-{step}")
-        text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
         if named < _NAMED_DECISIONS:
             axes.annotate(
                 text, (step, 1), xytext=(3, -9 - 10 * (named % 3)), textcoords="offset points",
