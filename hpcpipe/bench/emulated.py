@@ -145,7 +145,7 @@ def measured(
     def start_together(step: int, rank: "Rank") -> None:
         if step == 0:
             prepare(rank)
-        rank.source.schedule.stage_plan(stage)  # orders from new measurements are made once, and kept
+        rank.source.of(step).stage_plan(stage)  # orders from new measurements are made once, and kept
         meet(world.comm)
 
     outcome = train(job, world=world, run_directory=folder, origin=Origin(), before_step=start_together)

@@ -163,8 +163,10 @@ def _wrong_inside(job: "Job", rank: int) -> str:
         return ""
     from hpcpipe.train.batches import problem_of_records
     from hpcpipe.train.own_model import problem_with
+    from hpcpipe.train.regroup import problem_with_grouping
 
-    return problem_of_records(job) or problem_with(job, opens_texts=rank == 0)
+    problem = problem_of_records(job) or problem_with(job, opens_texts=rank == 0)
+    return problem or (problem_with_grouping(job) if rank == 0 else "")
 
 
 def _if_mpi_dies(given: environment.World) -> str:

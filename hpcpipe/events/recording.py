@@ -36,11 +36,15 @@ class ReplayError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one rank dispatched: `tasks` has (kind, micro-batch, chunk) rows, those of step n from `begins[n]` on."""
+    """What one rank dispatched: `tasks` has (kind, micro-batch, chunk) rows, those of step n from `begins[n]` on.
+
+    `groups` has k (0 where the log does not say) and the number of micro-batches of every step.
+    """
 
     tasks: Rows
     begins: NDArray[np.int64]
     buckets: int
+    groups: tuple[tuple[int, int], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -118,23 +122,38 @@ def record(job: Job, log: RankLog) -> Recording:
     updates = tasks[tasks[:, _KIND] == Kind.UPDATE, _MICROBATCH]
     buckets = int(updates.max()) + 1 if len(updates) else 0
     reduced = set(tasks[tasks[:, _KIND] == Kind.RS, _MICROBATCH].tolist())
-    wanted = _codes(np.array(list(_wanted(job, buckets, reduced)), dtype=np.int32))
-    begins = [0]
+    known = dict(zip(log.steps.step.tolist(), log.steps.k.tolist(), strict=True))
+    begins, groups = [0], []
+    wanted: dict[int, NDArray[np.int64]] = {}
     for number in range(int(step[-1]) + 1 if len(step) else 0):
         first, end = np.searchsorted(step, (number, number + 1))
         mine = tasks[first:end]
-        if first != begins[-1] or not np.array_equal(_codes(mine), wanted):
+        microbatches = _microbatches_of(job, mine)
+        if microbatches not in wanted:
+            every = list(_wanted(job, microbatches, buckets, reduced))
+            wanted[microbatches] = _codes(np.array(every, dtype=np.int32))
+        if first != begins[-1] or not np.array_equal(_codes(mine), wanted[microbatches]):
             break
         _check_weights(job, mine, step=number, rank=log.rank)
         begins.append(int(end))
-    return Recording(tasks, np.array(begins), buckets)
+        groups.append((known.get(number, 0), microbatches))
+    return Recording(tasks, np.array(begins), buckets, tuple(groups))
 
 
-def _wanted(job: Job, buckets: int, reduced: Set[int]) -> Iterator[Task]:
+def _microbatches_of(job: Job, tasks: Rows) -> int:
+    """Return how many micro-batches a step had: those of the job, unless it changes their size while it runs."""
+    usual = job.batch.microbatches
+    if job.tune.grouping == "off" or job.tune.microbatch_size == "fixed":
+        return usual
+    found = int(np.count_nonzero((tasks[:, _KIND] == Kind.F) & (tasks[:, _CHUNK] == 0)))
+    return found if found and usual * job.batch.microbatch_size % found == 0 else usual
+
+
+def _wanted(job: Job, microbatches: int, buckets: int, reduced: Set[int]) -> Iterator[Task]:
     """Yield the tasks of a step; `reduced` are the buckets that other ranks have a part in (replicas, ties)."""
     kinds = (Kind.F, Kind.B, Kind.W) if job.splits else (Kind.F, Kind.B)
     for chunk in range(job.chunks):
-        yield from (Task(kind, microbatch, chunk) for kind in kinds for microbatch in range(job.batch.microbatches))
+        yield from (Task(kind, microbatch, chunk) for kind in kinds for microbatch in range(microbatches))
     for bucket in range(buckets):
         shared = job.parallel.data > 1 or bucket in reduced
         yield from (Task(kind, bucket) for kind in (_BUCKET_KINDS if shared else (Kind.UPDATE,)))

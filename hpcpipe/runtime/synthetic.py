@@ -52,7 +52,7 @@ class SyntheticStage:
     duration
         (step, task) -> ns.
     message_bytes
-        What an F or B gives to the task that follows it.
+        Step -> the size of what an F or B gives to the task that follows it.
     meet
         Where the stage is cut into tensor slices: the collective that every F and B ends with.
     """
@@ -66,13 +66,14 @@ class SyntheticStage:
         placement: Placement,
         stage: int,
         duration: Callable[[int, Task], int],
-        message_bytes: int,
+        message_bytes: Callable[[int], int],
         meet: Meet | None = None,
     ) -> None:
         self._meet = meet
         self.device = device
         self._duration = duration
-        self._output = memoryview(bytes(message_bytes))
+        self._message_bytes = message_bytes
+        self._output = memoryview(b"")
         virtual = [placement.virtual(stage, chunk) for chunk in range(placement.chunks)]
         self._ends = {(Kind.F, chunk) for chunk, v in enumerate(virtual) if v == placement.virtual_stages - 1}
         self._ends |= {(Kind.B, chunk) for chunk, v in enumerate(virtual) if v == 0}
@@ -81,6 +82,9 @@ class SyntheticStage:
     def load(self, step: int) -> None:
         """Ask for a first time: who decides on a step's admission does it now, not within a task."""
         self._duration(step, Task(Kind.F, 0))
+        size = self._message_bytes(step)
+        if self._output.nbytes != size:
+            self._output = memoryview(bytes(size))
 
     def start(self, step: int, task: Task, received: memoryview | None) -> Running:
         """Start a task on the device."""

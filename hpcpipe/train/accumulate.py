@@ -16,7 +16,8 @@ class Accumulator:
 
     def __init__(self, add: Callable[[Gradients, bool], None], *, microbatches: int, ordered: bool) -> None:
         self._add = add
-        self._microbatches = microbatches
+        self.microbatches = microbatches
+        """Of a step; it may change between two."""
         self._ordered = ordered
         self._held: dict[int, Gradients] = {}
         self._added = 0
@@ -38,4 +39,4 @@ class Accumulator:
 
     def _give(self, gradients: Gradients) -> None:
         self._add(gradients, self._added == 0)
-        self._added = (self._added + 1) % self._microbatches
+        self._added = (self._added + 1) % self.microbatches

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
 from hpcpipe.plan import Kind, Schedule, Task, admission_order
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.simulate.admission import auto_admission
 from hpcpipe.simulate.admitted import AUTO
 from hpcpipe.simulate.costs import FLOPS_OF_BACKWARD
@@ -121,12 +122,16 @@ class AdmittedBatches:
 
     def __init__(self, batches: "Batches", order: Callable[[int], Order]) -> None:
         self._batches = batches
-        self._order_of = order
+        self._order_of = ByStep(order)
         self._order: Order = ()
+
+    def change(self, step: int, order: Callable[[int], Order]) -> None:
+        """Have another order from a step on."""
+        self._order_of.change(step, order)
 
     def load(self, step: int) -> None:
         """Read the step's micro-batches and decide who comes where."""
-        self._order = self._order_of(step)
+        self._order = self._order_of.at(step)(step)
         self._batches.load(step)
 
     def inputs(self, microbatch: int) -> Any:

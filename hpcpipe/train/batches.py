@@ -16,9 +16,8 @@ from hpcpipe.job.models import Vlm
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcpipe.data import Evaluation, Geometry, ImageRecords, ImageTextOrder, Source
+    from hpcpipe.data import Batches, Evaluation, Geometry, ImageRecords, ImageTextOrder, Source
     from hpcpipe.data.batches import Count
-    from hpcpipe.runtime.stage import Batches
 
 
 def batches_of(

@@ -10,6 +10,7 @@ from hpcpipe.device import Emulated
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import delay_model
 from hpcpipe.plan import Task
+from hpcpipe.plan.by_step import ByStep
 from hpcpipe.plan.delays import seed_of_slice
 from hpcpipe.runtime import LateMailbox, Mailbox, Mesh, NoBuckets, SyntheticStage
 from hpcpipe.runtime.channel import Neighbour
@@ -21,6 +22,7 @@ from hpcpipe.train.work import Work, inlets
 
 if TYPE_CHECKING:
     from hpcpipe.collective.tensor import TensorGroup
+    from hpcpipe.train.grouping import Grouped, Groupings
 
 
 def emulated_work(
@@ -31,16 +33,24 @@ def emulated_work(
     device: Emulated,
     slices: "TensorGroup | None",
     clock_shifts: Mapping[int, int],
+    groupings: "Groupings",
 ) -> Work:
     """Build the parts of this rank; nothing here allocates more than its messages."""
     stage = mesh.place.stage
-    times = emulated_costs(job).times
+    times = ByStep(emulated_costs(job).times)
+    message_bytes = ByStep(layout.boundary_bytes)
+
+    def follow(step: int, grouped: "Grouped") -> None:
+        times.change(step, emulated_costs(grouped.job).times)
+        message_bytes.change(step, grouped.layout.boundary_bytes)
+
+    groupings.follow(follow)
     synthetic = SyntheticStage(
         device,
         placement=layout.schedule.placement,
         stage=stage,
-        duration=lambda step, task: times.duration(step, stage, task),
-        message_bytes=layout.boundary_bytes,
+        duration=lambda step, task: times.at(step).duration(step, stage, task),
+        message_bytes=message_bytes.at,
         meet=None if slices is None else _meeting(slices),
     )
     return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))

@@ -6,14 +6,36 @@ one replica's row is taken, so that every rank computes from the same bits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from hpcpipe.events import FLAG_RECOMPUTED
 from hpcpipe.plan import Kind, Schedule, Task
-from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.plan.online import OnlineProfile
 from hpcpipe.plan.profile import KINDS, StageTimes, gather
 from hpcpipe.runtime import Place
-from hpcpipe.runtime.engine import Recorder
+from hpcpipe.runtime.engine import Recorder, StepTimes
+from hpcpipe.train.grouping import Groupings
+from hpcpipe.tune import Decision
+
+
+class Source(Protocol):
+    """Where every step's schedule comes from. `entries` is how many numbers each rank adds to every step's sums."""
+
+    entries: int
+    recorder: Recorder
+    """Where the engine's events go first, so that they can be measured by."""
+
+    def of(self, step: int) -> Schedule:
+        """Return the schedule of a step."""
+
+    def row(self, step: int, times: StepTimes) -> Sequence[float]:
+        """End a step's measurements and return what to share of them."""
+
+    def take(self, step: int, sums: Sequence[float]) -> Sequence[Decision]:
+        """Take the sums of the rows of a step, between two steps; return what was decided by them."""
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return what a checkpoint has to hold so that a resumed run goes on likewise."""
 
 
 class ConstantSchedule:
@@ -21,16 +43,27 @@ class ConstantSchedule:
 
     entries = 0
 
-    def __init__(self, schedule: Schedule, recorder: Recorder) -> None:
-        self.schedule = schedule
+    def __init__(self, groupings: Groupings, recorder: Recorder) -> None:
+        self._groupings = groupings
         self.recorder = recorder
 
-    def row(self) -> list[float]:
+    def of(self, step: int) -> Schedule:
+        """Return the schedule of a step."""
+        return self._groupings.at(step).layout.schedule
+
+    def row(self, step: int, times: StepTimes) -> list[float]:
         """Return nothing to share."""
+        del step, times
         return []
 
-    def take(self, rows: Sequence[float]) -> None:
+    def take(self, step: int, sums: Sequence[float]) -> Sequence[Decision]:
         """Take nothing."""
+        del step, sums
+        return ()
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return nothing to keep."""
+        return {}
 
 
 class MeasuredSchedule:
@@ -51,7 +84,7 @@ class MeasuredSchedule:
         self, schedule: Schedule, recorder: Recorder, *, place: Place, clock_shifts: Mapping[int, int]
     ) -> None:
         self.schedule = schedule
-        self.recorder = self
+        self.recorder: Recorder = self
         self._recorder = recorder
         self._shifts = clock_shifts
         self._stage = place.stage
@@ -100,26 +133,38 @@ class MeasuredSchedule:
             flags,
         )
 
-    def row(self) -> list[float]:
+    def of(self, step: int) -> Schedule:
+        """Return the newest schedule."""
+        del step
+        return self.schedule
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return nothing to keep: it is measured again in two steps."""
+        return {}
+
+    def row(self, step: int, times: StepTimes) -> list[float]:
         """End the step's measurements and return what to share: this stage's row in its place, zeros elsewhere."""
+        del step, times
         shared = [0.0] * self.entries
-        times = self._profile.end_step()
-        if times is not None and self._speaks:
-            durations = [ns for kind in times.durations for ns in kind]
-            row = [1.0, *durations, times.spread, float(times.messages), times.delay, times.delay_rms]
+        measured = self._profile.end_step()
+        if measured is not None and self._speaks:
+            durations = [ns for kind in measured.durations for ns in kind]
+            row = [1.0, *durations, measured.spread, float(measured.messages), measured.delay, measured.delay_rms]
             begin = self._stage * self._width
             shared[begin : begin + self._width] = row
         return shared
 
-    def take(self, rows: Sequence[float]) -> None:
+    def take(self, step: int, sums: Sequence[float]) -> Sequence[Decision]:
         """Take the rows of all stages; from time to time make the schedule that fits them."""
+        del step
         self._taken += 1
         if self._taken & (self._taken - 1) or self._taken == 1:
-            return
-        measured = [self._read(rows[i * self._width : (i + 1) * self._width]) for i in range(self._stages)]
+            return ()
+        measured = [self._read(sums[i * self._width : (i + 1) * self._width]) for i in range(self._stages)]
         known = [times for times in measured if times is not None]
         if len(known) == self._stages:
             self.schedule = replace(self.schedule, profile=gather(known))
+        return ()
 
     def _read(self, row: Sequence[float]) -> StageTimes | None:
         there, *durations = row[: 1 + len(KINDS) * self._chunks]
@@ -128,12 +173,3 @@ class MeasuredSchedule:
             return None
         lanes = tuple(tuple(durations[i * self._chunks : (i + 1) * self._chunks]) for i in range(len(KINDS)))
         return StageTimes(lanes, spread, round(messages), delay, delay_rms)
-
-
-def schedule_source(
-    schedule: Schedule, recorder: Recorder, *, place: Place, clock_shifts: Mapping[int, int]
-) -> ConstantSchedule | MeasuredSchedule:
-    """Return where the schedule of every step comes from."""
-    if schedule.hint in FAMILIES and FAMILIES[schedule.hint].profiled:
-        return MeasuredSchedule(schedule, recorder, place=place, clock_shifts=clock_shifts)
-    return ConstantSchedule(schedule, recorder)

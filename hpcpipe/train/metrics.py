@@ -27,6 +27,7 @@ class StepMetrics(NamedTuple):
     loss_scale: float = 1.0
     skipped: bool = False
     eval_loss: float | None = None
+    microbatch_size: int = 1
 
 
 class MetricsSink(Protocol):

@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 def find_nonfinite(rank: Rank, layout: Layout, step: int) -> Finding | None:
     """Compute a step's gradients again (collective) and return this rank's first finding, None if all is finite."""
-    watch = _Watch(rank, layout)
+    watch = _Watch(rank, layout, step)
     with ExitStack() as hooks:
         watch.attach(hooks)
         rank.repeat(step)
@@ -51,10 +51,10 @@ def find_nonfinite(rank: Rank, layout: Layout, step: int) -> Finding | None:
 
 
 class _Watch:
-    def __init__(self, rank: Rank, layout: Layout) -> None:
+    def __init__(self, rank: Rank, layout: Layout, step: int) -> None:
         self.findings: list[Finding] = []
         self._rank = rank
-        self._first_microbatch = rank.place.replica * layout.schedule.microbatches
+        self._first_microbatch = rank.place.replica * rank.groupings.at(step).microbatches
         self._num_layers = len(layout.layers)
         self._microbatch, self._looks = -1, True
         self._turn = 0

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from hpcpipe.checkpoint import Manifest
 from hpcpipe.device import Emulated
 from hpcpipe.events import FLAG_REPLAYED, EventWriter
 from hpcpipe.events.recording import ReplayError
@@ -10,9 +11,11 @@ from hpcpipe.job import Job
 from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.runtime.pulse import Pulse
+from hpcpipe.train.grouping import Grouped, Groupings, first_grouping, grouped
 from hpcpipe.train.layout import Layout
-from hpcpipe.train.measured import schedule_source
+from hpcpipe.train.regroup import space_for
 from hpcpipe.train.replay import Replay
+from hpcpipe.train.sources import schedule_source
 from hpcpipe.train.tensor import agreement_of, tensor_group
 from hpcpipe.train.work import make_work
 
@@ -45,12 +48,34 @@ class Rank:
         recorder: EventWriter | NoLog,
         clock_shifts: Mapping[int, int],
         replay: Replay | None = None,
+        resumed: Manifest | None = None,
     ) -> None:
         self._replay, self.place = replay, mesh.place
+        start = first_grouping(job, resumed, space=space_for)
+        self.begun = () if start is None else (start,)
+        """What was decided about the grouping of the first step."""
+        first = Grouped(job, layout) if start is None else grouped(job, layout, start.grouping)
+        self.groupings = Groupings(first)
         self._has_norm, self._phased = job.has_norm, not job.comm.split_allreduce
-        self.source = schedule_source(layout.schedule, recorder, place=mesh.place, clock_shifts=clock_shifts)
+        self.source = schedule_source(
+            job,
+            layout.schedule,
+            recorder,
+            groupings=self.groupings,
+            place=mesh.place,
+            clock_shifts=clock_shifts,
+            replayed=replay is not None,
+        )
         self.slices = tensor_group(job, mesh, waiting)
-        work = make_work(job, layout, mesh=mesh, device=device, slices=self.slices, clock_shifts=clock_shifts)
+        work = make_work(
+            first.job,
+            first.layout,
+            mesh=mesh,
+            device=device,
+            slices=self.slices,
+            clock_shifts=clock_shifts,
+            groupings=self.groupings,
+        )
         self.stage = work.stage
         self.buckets = work.buckets
         self.mailbox = work.mailbox
@@ -98,9 +123,14 @@ class Rank:
             self._repeats = False
 
     def _plan(self, step: int, gathering: Collection[int]) -> StagePlan:
+        if self._replay is not None and not self._repeats:
+            self._replay.prepare(step, self.groupings)
+        schedule = self.source.of(step)
+        for accumulator in self.accumulators:
+            accumulator.microbatches = schedule.microbatches
         if self._repeats:
-            return self.source.schedule.stage_plan(self.place.stage)
-        return self.source.schedule.stage_plan(
+            return schedule.stage_plan(self.place.stage)
+        return schedule.stage_plan(
             self.place.stage,
             buckets=self.buckets.chunks,
             replicated=self.place.data > 1,

@@ -6,12 +6,17 @@ What a log holds and what makes it fit is in events/recording.py.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcpipe.events import LogError, open_rank
 from hpcpipe.events.recording import Recording, ReplayError, check_settings, check_slots, check_steps, held_of, record
 from hpcpipe.job import Job
 from hpcpipe.plan.slots import Held
 from hpcpipe.runtime import Place, World
+from hpcpipe.tune import Grouping, batch_of
+
+if TYPE_CHECKING:
+    from hpcpipe.train.grouping import Groupings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,14 @@ class Replay:
     source: Path
     recording: Recording
     held: tuple[tuple[Held, ...], ...]
+
+    def prepare(self, step: int, groupings: "Groupings") -> None:
+        """Have the step after this one, which begins now, grouped as it was recorded."""
+        groups = self.recording.groups
+        if step + 1 >= len(groups) or groups[step + 1] == groups[step]:
+            return
+        k, microbatches = groups[step + 1]
+        groupings.change(step + 1, Grouping(max(k, 1), batch_of(groupings.first.job) // microbatches))
 
 
 def read_replay(job: Job, source: Path, world: World) -> Replay:

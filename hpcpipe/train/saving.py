@@ -77,6 +77,7 @@ class Saving:
         def snapshot() -> list[Held]:
             rank.engine.gather()  # what replicas share is only whole then
             numbers.update(loss_scale=rank.scale.value, good_steps=rank.scale.good_steps)
+            numbers.update(rank.source.numbers())
             return holdings.snapshot()
 
         return cls(

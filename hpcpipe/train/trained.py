@@ -21,6 +21,7 @@ from hpcpipe.train.admission import AdmittedBatches, admission_of
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.evaluate import evaluator_of
+from hpcpipe.train.grouping import Grouped, Groupings
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import model_of
 from hpcpipe.train.norm import make_norm
@@ -34,9 +35,18 @@ from hpcpipe.train.work import Work, inlets
 
 if TYPE_CHECKING:
     from hpcpipe.collective.tensor import TensorGroup
+    from hpcpipe.data import Batches as DataBatches
 
 
-def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "TensorGroup | None") -> Work:
+def trained_work(
+    job: Job,
+    layout: Layout,
+    *,
+    mesh: Mesh,
+    device: Cpu,
+    slices: "TensorGroup | None",
+    groupings: "Groupings",
+) -> Work:
     """Build the parts of this rank."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
     built = [build(layout.layers, piece, seed=job.run.seed, slices=slices) for piece in layout.pieces[place.stage]]
@@ -83,7 +93,7 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "
                 first=virtual == 0,
                 loss=model.loss_over(slices) if last else None,
                 sink=sink,
-                seeds=_dropout_seeds(job, layout, mesh, number) if model.random else None,
+                seeds=_dropout_seeds(job, layout, mesh, number, groupings) if model.random else None,
                 call=partial(run_layers, recompute=layout.recomputed(layout.pieces[place.stage][number])),
                 scale=(lambda: scale.value) if job.precision.dynamic_scale or scale.value != 1.0 else None,
             )
@@ -92,10 +102,10 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "
     batches: Batches | None = None
     if has_loss or has_input:  # only the loss counts targets
         count = model.count if has_loss else None
-        batches = batches_of(job, replica=place.replica, inputs=has_input, count=count, total=model.total)
+        read = batches_of(job, replica=place.replica, inputs=has_input, count=count, total=model.total)
         order = admission_of(job, model, schedule=schedule, pieces=layout.pieces, replica=place.replica)
-        if order is not None:
-            batches = AdmittedBatches(batches, order)
+        batches = admitted = read if order is None else AdmittedBatches(read, order)
+        groupings.follow(partial(_follow, read, admitted, place.replica))
     if batches is not None and types.compute != torch.float32:
         batches = ConvertedInputs(batches, types.compute)
     stage = Stage(
@@ -119,12 +129,25 @@ def trained_work(job: Job, layout: Layout, *, mesh: Mesh, device: Cpu, slices: "
     )
 
 
-def _dropout_seeds(job: Job, layout: Layout, mesh: Mesh, chunk: int) -> Callable[[int, int, int], int]:
+def _follow(read: "DataBatches", admitted: Batches, replica: int, step: int, grouped: Grouped) -> None:
+    """Let micro-batches be cut and admitted otherwise from a step on."""
+    job, layout = grouped.job, grouped.layout
+    read.cut(step, microbatches=job.batch.microbatches, size=job.batch.microbatch_size)
+    if isinstance(admitted, AdmittedBatches):
+        model = model_of(job)
+        order = admission_of(job, model, schedule=layout.schedule, pieces=layout.pieces, replica=replica)
+        assert order is not None
+        admitted.change(step, order)
+
+
+def _dropout_seeds(
+    job: Job, layout: Layout, mesh: Mesh, chunk: int, groupings: Groupings
+) -> Callable[[int, int, int], int]:
     """Seed every layer's dropout by its place in the whole model and batch, so that its bits depend on no layout."""
     first_layer = layout.pieces[mesh.place.stage][chunk].start
-    first_microbatch = mesh.place.replica * job.batch.microbatches
 
     def seed(step: int, position: int, microbatch: int) -> int:
+        first_microbatch = mesh.place.replica * groupings.at(step).microbatches
         return derive_seed(job.run.seed, "dropout", step, first_layer + position, first_microbatch + microbatch)
 
     return seed

@@ -57,9 +57,13 @@ from hpcpipe.train.replay import Replay
 from hpcpipe.train.saving import Saving
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import make_device
+from hpcpipe.tune import Decision
 
 _OWN_ENTRIES = 5
 """What each rank tells of a step itself: loss, squared norm, faulty log, held-out loss and how much that counts."""
+
+_SHOWN = ("resume", "try", "roll back")
+"""The decisions about the grouping that people see on the way; all are in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +163,12 @@ def train(
 
 
 class _Ran(NamedTuple):
-    """A step whose sums are not known yet: its times, and what its loss was multiplied by."""
+    """A step whose sums are not known yet: its times, what its loss was multiplied by, and how it was grouped."""
 
     times: StepTimes
     scale: float
+    k: int
+    microbatch_size: int
 
 
 class _Loop:
@@ -228,7 +234,10 @@ class _Loop:
             recorder=self._log.recorder,
             clock_shifts=clock_shifts(World(mesh.forward), mesh.place, sample.offset),
             replay=replay,
+            resumed=None if resume is None else resume.manifest,
         )
+        for decision in self.rank.begun:
+            self._tell(decision)
         self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
         self._unsettled: deque[_Ran] = deque()
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
@@ -270,13 +279,15 @@ class _Loop:
             before_step(step, self.rank)
             self._phase = "step"
             scale = self.rank.scale.value
-            self._unsettled.append(_Ran(self.rank.engine.run_step(step), scale))
+            times = self.rank.engine.run_step(step)
+            k, size = self.rank.source.of(step).k or 0, self.rank.groupings.at(step).job.batch.microbatch_size
+            self._unsettled.append(_Ran(times, scale, k, size))
             goes_on = self._look(step)
             self._settle()
             if goes_on:
                 self._saving.after_step(step + 1)
             own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
-            self._ledger.post([*own, *self._wish.came, *self._saving.row(), *self.rank.source.row()])
+            self._ledger.post([*own, *self._wish.came, *self._saving.row(), *self.rank.source.row(step, times)])
             if not goes_on or not self._finite or any(self._stops):  # the same on all ranks, from sums over them
                 break
         self._settle()
@@ -377,6 +388,13 @@ class _Loop:
             self._reporter.note(self._guard.news)
         return goes_on
 
+    def _tell(self, decision: Decision) -> None:
+        """Write down what was decided about the grouping, and show it if it changes something."""
+        if self._log is not None and self._log.writer is not None:
+            self._log.writer.decision(decision.step, "grouping", f"{decision.what}: {decision.why}")
+        if self._reporter is not None and decision.what in _SHOWN:
+            self._reporter.note(f"step {decision.step}: {decision.grouping} ({decision.what}: {decision.why})")
+
     def _settle(self) -> None:
         """Take the sums of the step posted last and pass them on."""
         self._phase = "sums"
@@ -384,10 +402,11 @@ class _Loop:
         self._phase = "between steps"
         if sums is None:
             return
-        step, (taken, loss_scale) = self._first + self._settled, self._unsettled.popleft()
+        step, (taken, loss_scale, k, microbatch_size) = self._first + self._settled, self._unsettled.popleft()
         loss, square_norm, faulty_logs, held_out, held_out_count, *rest = sums
         wishes, entries = len(self._wish.came), self._saving.entries
-        self.rank.source.take(rest[wishes + entries :])
+        for decision in self.rank.source.take(step, rest[wishes + entries :]):
+            self._tell(decision)
         if self._emulated:
             loss = square_norm = math.nan
         skipped = step in self._guard.skipped
@@ -406,11 +425,12 @@ class _Loop:
             tokens=tokens_per_step(self._job, step),
             step_ns=taken.end - taken.begin,
             hint=settings.hint,
-            k=self._layout.schedule.k or 0,
+            k=k,
             dispatch=self._dispatch,
             loss_scale=loss_scale,
             skipped=skipped,
             eval_loss=held_out / held_out_count if held_out_count else None,
+            microbatch_size=microbatch_size,
         )
         self._write(metrics, taken)
         if self._log is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcpipe.train.accumulate import Accumulator
     from hpcpipe.train.clip import Verdict
     from hpcpipe.train.evaluate import Evaluator
+    from hpcpipe.train.grouping import Grouped, Groupings
 
 
 class Stage(EngineStage, Protocol):
@@ -94,15 +95,29 @@ def make_work(
     device: "Cpu | Emulated",
     slices: "TensorGroup | None",
     clock_shifts: Mapping[int, int],
+    groupings: "Groupings",
 ) -> Work:
-    """Build the parts of this rank. `clock_shifts` by rank: this rank's clock minus the other's (ns)."""
+    """Build the parts of this rank, for what holds first and ready to follow `groupings`.
+
+    `clock_shifts` by rank: this rank's clock minus the other's (ns).
+    """
     if isinstance(device, Emulated):
         from hpcpipe.train.emulated import emulated_work
 
-        return emulated_work(job, layout, mesh=mesh, device=device, slices=slices, clock_shifts=clock_shifts)
-    from hpcpipe.train.trained import trained_work
+        work = emulated_work(
+            job, layout, mesh=mesh, device=device, slices=slices, clock_shifts=clock_shifts, groupings=groupings
+        )
+    else:
+        from hpcpipe.train.trained import trained_work
 
-    return trained_work(job, layout, mesh=mesh, device=device, slices=slices)
+        work = trained_work(job, layout, mesh=mesh, device=device, slices=slices, groupings=groupings)
+
+    def follow(step: int, grouped: "Grouped") -> None:
+        new = grouped.layout
+        work.mailbox.plan(step, inlets(new, mesh.place.stage), payload_bytes=new.boundary_bytes)
+
+    groupings.follow(follow)
+    return work
 
 
 def inlets(layout: Layout, stage: int) -> list[Inlet]:

@@ -18,7 +18,7 @@ from hpcpipe.tune.grouping import Grouping
 from hpcpipe.tune.meter import Report, read_rows
 from hpcpipe.tune.predict import Measured, Predictor, of_another_size, predict_all
 
-What = Literal["try", "keep", "roll back", "stay", "network"]
+What = Literal["try", "keep", "roll back", "stay", "network", "resume"]
 
 SHARE = 0.0025
 """Of the time of steps, what predictions may take."""

@@ -1,5 +1,6 @@
 """A replayed run dispatches what was recorded in the order that was recorded, on every rank, with the same bits."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hpcpipe.job import load_job
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import World
 from hpcpipe.train import Origin, read_replay, train
+from hpcpipe.tune import Grouping
 
 KINDS = (Kind.F, Kind.B, Kind.W, Kind.RS, Kind.NORM, Kind.UPDATE, Kind.AG)
 
@@ -81,6 +83,33 @@ def test_an_emulated_run_under_random_times_and_delays_is_replayed_under_other_o
         own, unmarked = _orders(free)
         assert own != expected, "these times do not change the order, so the replay shows nothing"
         assert unmarked == {0}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_run_that_changed_its_groups_and_micro_batches_is_replayed_with_them(comm, tmp_path):
+    settings = [
+        f"parallel.pipeline={min(comm.size, 4)}",
+        'schedule.hint="kfkb"',
+        "batch.microbatches=12",
+        "job.steps=6",
+    ]
+    settings += ["batch.microbatch_size=1", "model.dropout=0.1", 'tune.grouping="on"', 'tune.memory_limit="1 GiB"']
+    job = load(tmp_path, *settings, 'tune.microbatch_size="tuned"')
+    had = (Grouping(1, 1), Grouping(2, 1), Grouping(2, 3), Grouping(1, 12), Grouping(3, 1), Grouping(3, 1))
+
+    def change(step, rank):
+        disturb(comm.rank)(step, rank)
+        rank.source.take = lambda _step, _sums: ()
+        if step + 1 < len(had):
+            rank.groupings.change(step + 1, had[step + 1])
+
+    recorded, parameters = _run(comm, tmp_path, job, before_step=change)
+    replayed, again = _run(comm, tmp_path, job, replay=recorded)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(parameters, again, strict=True))
+    if comm.rank == 0:
+        assert _orders(replayed)[0] == _orders(recorded)[0]
+        lines = [json.loads(line) for line in (replayed / "metrics.jsonl").read_text().splitlines()]
+        assert [(line["k"], line["microbatch_size"]) for line in lines] == [(g.k, g.microbatch_size) for g in had]
 
 
 @pytest.mark.mpi(min_size=2)

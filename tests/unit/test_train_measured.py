@@ -1,12 +1,17 @@
 """The schedule that follows measured times: what is measured, what is shared, and that all stages agree."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from hpcpipe.job.tune import Tune
 from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task
-from hpcpipe.runtime import Place
-from hpcpipe.train.measured import ConstantSchedule, MeasuredSchedule, schedule_source
+from hpcpipe.runtime import Place, StepTimes
+from hpcpipe.train.measured import ConstantSchedule, MeasuredSchedule
+from hpcpipe.train.sources import schedule_source
 
 STAGES = 2
+TIMES = StepTimes(0, 1)
 
 
 class Events:
@@ -22,13 +27,18 @@ def _schedule(hint="critical", chunks=1):
     return Schedule(hint, "ready", Placement(STAGES, chunks, "v" if chunks > 1 else "round-robin"), 4, limits, True)
 
 
+def _source(schedule, place, clock_shifts):
+    return schedule_source(
+        SimpleNamespace(tune=Tune()), schedule, Events(), groupings=None, place=place, clock_shifts=clock_shifts
+    )
+
+
 def _sources(schedule, replicas=1, shifts=None):
     return {
-        (stage, replica): schedule_source(
+        (stage, replica): _source(
             schedule,
-            Events(),
-            place=Place(STAGES, replicas, 1, stage, replica, 0),
-            clock_shifts=shifts or dict.fromkeys(range(STAGES * replicas), 0),
+            Place(STAGES, replicas, 1, stage, replica, 0),
+            shifts or dict.fromkeys(range(STAGES * replicas), 0),
         )
         for stage in range(STAGES)
         for replica in range(replicas)
@@ -44,18 +54,18 @@ def _step(source, stage, durations, *, chunks=1):
 
 
 def _share(sources):
-    rows = [source.row() for source in sources.values()]
+    rows = [source.row(0, TIMES) for source in sources.values()]
     sums = [sum(values) for values in zip(*rows, strict=True)]
     for source in sources.values():
-        source.take(sums)
+        assert source.take(0, sums) == ()
 
 
 def test_only_a_hint_that_is_made_from_times_measures_them():
     place = Place(STAGES, 1, 1, 0, 0, 0)
-    plain = schedule_source(_schedule("zb-h1"), Events(), place=place, clock_shifts={})
+    plain = _source(_schedule("zb-h1"), place, {})
     assert isinstance(plain, ConstantSchedule)
-    assert (plain.entries, plain.row()) == (0, [])
-    assert isinstance(schedule_source(_schedule(), Events(), place=place, clock_shifts={}), MeasuredSchedule)
+    assert (plain.entries, plain.row(0, TIMES)) == (0, [])
+    assert isinstance(_source(_schedule(), place, {}), MeasuredSchedule)
 
 
 @pytest.mark.parametrize(("chunks", "replicas"), [(1, 1), (2, 1), (1, 3)])
@@ -110,5 +120,5 @@ def test_nothing_changes_before_every_stage_has_measured_and_then_ever_more_rare
 def test_a_task_of_another_kind_is_no_measurement():
     source = _sources(_schedule())[0, 0]
     source.event(Kind.UPDATE, 0, 0, 0, 0, 0, 10**9)
-    assert source.row() == [0.0] * source.entries
+    assert source.row(0, TIMES) == [0.0] * source.entries
     assert Task(Kind.UPDATE, 0).kind > Kind.W
