@@ -72,6 +72,7 @@ def tune(
     from hpcpipe.cluster import environment
     from hpcpipe.tune import NoGroupingFitsError
     from hpcpipe.tune.offline import CannotTuneError
+    from hpcpipe.tune.picture import SUFFIXES
 
     if environment.world() is not None:
         _refuse("this starts the job's ranks by itself; start it without srun or mpiexec, in the job's allocation")
@@ -80,6 +81,8 @@ def tune(
     target = _target(job_file, output) if write or output is not None else None
     if target is not None and target.exists() and not force:
         _refuse(f"{target} is there already; choose another --output, or --force to write over it")
+    if plot is not None and plot.suffix.lower() not in SUFFIXES:
+        _refuse(f"{plot}: cannot draw a {plot.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}")
     try:
         space = _space(job, only_k=only_k)
         tuning = _tune(job, space, steps=steps, runs=runs, rounds=rounds)

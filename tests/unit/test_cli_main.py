@@ -106,7 +106,7 @@ sys.exit(f"imported {loaded}" if loaded else 0)
     [
         (["valdate", "x.toml"], "did you mean 'validate'?"),
         (["job.toml"], "to train it: hpcpipe run job.toml"),
-        (["frobnicate"], "there are run, validate, submit, simulate, analyze, bench, checkpoint, doctor"),
+        (["frobnicate"], "there are run, validate, submit, simulate, tune, analyze, bench, checkpoint, doctor"),
         (["validate"], "Missing argument"),
         (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
     ],
