@@ -7,8 +7,8 @@ from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.tune import Grouping, Report
 
-_ENDS = (ExitCode.INPUT, ExitCode.ENVIRONMENT, ExitCode.REQUEUE, 130, 143)
-"""Codes after which no other candidate would run either, or nobody wants it to."""
+_FAULTS = (ExitCode.RANK_FAILED, ExitCode.HANG)
+"""Codes that may be due to the candidate, too little memory say; after others nothing would run, or nobody wants it."""
 
 
 def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up: int) -> list[Report] | None:
@@ -17,7 +17,7 @@ def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up:
     Raises
     ------
     SystemExit
-        The run was interrupted, or nothing can be started here.
+        The run was interrupted, or ended as those of other candidates would.
     """
     from hpcpipe.cli.start import start_ranks
     from hpcpipe.events import open_run
@@ -29,10 +29,10 @@ def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up:
     path = folder / "candidate.toml"
     path.write_text(short(with_grouping(job, grouping), steps + warm_up).to_toml(), encoding="utf-8")
     code = start_ranks(job, [str(path), "--quiet"], folder / "run")
-    if code in _ENDS:
-        sys.exit(code)
-    if code != ExitCode.DONE:
+    if code in _FAULTS:
         return None
+    if code != ExitCode.DONE:
+        sys.exit(code)
     return reports_of(open_run(folder / "run"), skip=warm_up, blind=not isinstance(job.device, Emulated))
 
 

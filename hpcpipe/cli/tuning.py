@@ -50,7 +50,7 @@ def print_tuning(job: Job, tuning: Tuning, *, why: bool, everything: bool) -> No
     console.print(table)
     best = tuning.line(tuning.best)
     console.print(f"best: {tuning.best}, {show_bytes(max(best.candidate.peak_bytes))} on the fullest rank")
-    notes = ["b: samples of a micro-batch; in flight: of the first to the last stage; memory: of the fullest rank"]
+    notes = ["b: samples of a micro-batch; in flight: of the first to the last stage; memory: the fullest rank"]
     notes.append(f"speed is over {tuning.start}; the leanest within 1 % of the fastest is best")
     if len(lines) < len(tuning.lines):
         notes.append(

@@ -58,6 +58,8 @@ class _State:
     def run(self, grouping: Grouping, measure: Measure) -> None:
         reports = measure(grouping)
         times = [report.step_ns for report in reports or () if report.step_ns is not None]
+        if not times and grouping in self.times:
+            return  # what it took when it ran is known
         if not times:
             self.failed[grouping] = Pruned(grouping, "its run failed")
             return

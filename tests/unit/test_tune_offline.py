@@ -67,6 +67,15 @@ def test_a_run_that_fails_is_left_out_with_its_reason_and_the_search_goes_on() -
     assert next(p.reason for p in tuning.pruned if p.grouping == Grouping(2, 1)) == "its run failed"
 
 
+def test_a_second_run_that_fails_leaves_what_the_first_one_measured() -> None:
+    runs = Runs(Training(stages=4, batch=16, forward_ms=5.0, delay=lambda *_: 6.0))
+    measure = runs.measure
+    runs.measure = lambda each: None if each in runs.ran else measure(each)  # type: ignore[method-assign]
+    tuning = runs.tune(rounds=2)
+    assert tuning.line(tuning.best).steps == 3
+    assert not any(pruned.reason == "its run failed" for pruned in tuning.pruned)
+
+
 def test_a_first_run_that_fails_ends_the_search() -> None:
     training = Training(stages=2, batch=4)
     with pytest.raises(CannotTuneError, match="k = 1, b = 1 gave no times"):
