@@ -140,7 +140,7 @@ package: venv ## build dist/ (source package and wheel) and try it in new enviro
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --no-isolation --outdir dist >/dev/null
 	@ls dist
 	$(SAY) "trying the packages in new environments"
-	@$(BIN)/python -m pytest -q -m long tests/run/test_package.py
+	@HPCPIPE_DIST=dist $(BIN)/python -m pytest -q -m long tests/run/test_package.py
 
 .PHONY: format
 format: venv ## let ruff lay out and repair what it can

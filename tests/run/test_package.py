@@ -7,6 +7,8 @@ import sys
 import tarfile
 import zipfile
 from importlib.metadata import PackageNotFoundError, version
+from os import environ, pathsep
+from pathlib import Path
 
 import pytest
 from command import QUICKSTART, ROOT
@@ -17,8 +19,6 @@ VERSION = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text())[1
 
 def call(*words, cwd, **environment):
     """Run a command to its good end and return what it said."""
-    from os import environ
-
     kept = {
         name: value for name, value in environ.items() if not name.startswith(("PYTHON", "MESONPY")) and name != "NINJA"
     }
@@ -45,7 +45,9 @@ def wanted(*packages):
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """Return the folder with source package and wheel, built with the tools of this environment."""
+    """Return the folder with source package and wheel: HPCPIPE_DIST, or built with the tools of this environment."""
+    if "HPCPIPE_DIST" in environ:
+        return Path(environ["HPCPIPE_DIST"]).absolute()
     if not (ROOT / ".git").exists():
         pytest.skip("the source package is made from a git checkout")
     wanted("mpich")
@@ -55,9 +57,6 @@ def dist(tmp_path_factory):
 
 
 def _path():
-    from os import environ, pathsep
-    from pathlib import Path
-
     return str(Path(sys.executable).parent) + pathsep + environ["PATH"]
 
 
