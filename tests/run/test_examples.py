@@ -1,0 +1,36 @@
+"""The examples that no other test runs, small: they train as a user starts them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from command import ROOT, hpcpipe
+
+JOBS = ROOT / "jobs"
+SHORT = ("job.steps=3", "batch.microbatches=2", "batch.microbatch_size=1", "data.seq_len=32")
+EXAMPLES = {
+    "llama": ("parallel.pipeline=2", "model.layers=2", "model.context=32", *SHORT),
+    "data_parallel": ("parallel.data=2", "model.layers=4", "model.context=32", *SHORT),
+    "hugging_face": ("checkpoint.every=3", *SHORT),
+    "study_16_stages": ("parallel.pipeline=4", "batch.microbatches=4", "job.steps=3"),
+}
+
+
+@pytest.fixture
+def small_gpt2(tmp_path):
+    folder = tmp_path / "small-gpt2"
+    subprocess.run([sys.executable, JOBS / "small_gpt2.py", folder], check=True, timeout=60, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_trains(name, tmp_path, small_gpt2):
+    settings = [*EXAMPLES[name], *([f"model.init={small_gpt2}"] if name == "hugging_face" else [])]
+    words = [word for setting in settings for word in ("--set", setting)]
+    run = hpcpipe("run", JOBS / f"{name}.toml", *words, "--run-dir", "run", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    if name == "hugging_face":
+        assert hpcpipe("checkpoint", "verify", "run", cwd=tmp_path).returncode == 0
