@@ -26,7 +26,8 @@ _TEMPORARY = TemporaryDirectory(prefix="hpcpipe-docs-")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Let a fence named `math` hold a formula."""
+    """Let a fence named `math` hold a formula, and search offline with a script of our own, not one from a CDN."""
+    config.extra["polyfills"] = ["assets/search-worker.js"]
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", [])
     fences.append({"name": "math", "class": "math", "format": _formula})
     return config
