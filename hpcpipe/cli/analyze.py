@@ -20,9 +20,11 @@ EXAMPLES = """\b
 Examples:
   hpcpipe analyze runs/quickstart/latest
   hpcpipe analyze runs/quickstart/latest --html page.html
-  hpcpipe analyze runs/quickstart/latest --step 10:12 --plot steps.png --plot classes:classes.svg
+  hpcpipe analyze runs/quickstart/latest --step 10:12 --plot steps.png
+  hpcpipe analyze runs/quickstart/latest --plot classes:where.svg
   hpcpipe analyze runs/fixed/latest runs/ready/latest
-  hpcpipe analyze runs/quickstart/latest --what-if 1f1b,fixed --what-if zb-h1,2x --what-if ideal-network
+  hpcpipe analyze runs/quickstart/latest --what-if 1f1b,fixed
+  hpcpipe analyze runs/quickstart/latest --what-if zb-h1,2x,ideal-network
   hpcpipe analyze runs/quickstart/latest --json | jq .efficiency
 """
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 PATH_HELP = "PATH is a checkpoint (…/step_00000100), a folder of them, a run directory or a folder of runs."
 
 
+def _epilog(*examples: str) -> str:
+    lines = "\n".join(f"  hpcpipe checkpoint {example}" for example in examples)
+    return f"{PATH_HELP}\n\n\b\nExamples:\n{lines}\n"
+
+
 @click.group()
 def checkpoint() -> None:
     """Look at checkpoints, check them, write them for other tools.
@@ -30,7 +35,10 @@ def checkpoint() -> None:
     """
 
 
-@checkpoint.command(epilog=PATH_HELP)
+@checkpoint.command(
+    short_help="Say what checkpoints hold.",
+    epilog=_epilog("inspect runs/llama/latest", "inspect runs/llama/latest --tensors --json"),
+)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--tensors", is_flag=True, help="List every tensor of the model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -54,7 +62,10 @@ def inspect(path: Path, tensors: bool, as_json: bool) -> None:
     sys.exit(ExitCode.DONE if all(each["ok"] for each in described) else ExitCode.INPUT)
 
 
-@checkpoint.command(epilog=PATH_HELP)
+@checkpoint.command(
+    short_help="Compare every file with its hash.",
+    epilog=_epilog("verify runs/llama/latest", "verify runs/llama/latest/checkpoints/step_00000100 --json"),
+)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def verify(path: Path, as_json: bool) -> None:
@@ -88,7 +99,10 @@ def verify(path: Path, as_json: bool) -> None:
     sys.exit(ExitCode.DONE if all(each["ok"] for each in verdicts) else ExitCode.INPUT)
 
 
-@checkpoint.command(epilog=PATH_HELP)
+@checkpoint.command(
+    short_help="Write a model as a Hugging Face folder.",
+    epilog=_epilog("export runs/llama/latest my-llama", "export runs/llama/latest my-llama --names own"),
+)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
@@ -128,7 +142,10 @@ def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None
         click.echo(f"  -> {each}  {_bytes(each.stat().st_size)}")
 
 
-@checkpoint.command(epilog=PATH_HELP)
+@checkpoint.command(
+    short_help="Write a checkpoint for another mesh.",
+    epilog=_epilog("reshape runs/llama/latest fewer --pipeline 2", "reshape runs/llama/latest whole"),
+)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--pipeline", type=click.IntRange(min=1), default=1, show_default=True, help="Stages.")

@@ -16,7 +16,7 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 EXAMPLES = """\b
 Examples:
   hpcpipe doctor
-  srun -n 4 hpcpipe doctor     looks at the launcher's ranks too; rank 0 reports
+  srun -n 4 hpcpipe doctor     looks at the launcher's ranks too
 """
 
 

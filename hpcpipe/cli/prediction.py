@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hpcpipe.analyze.prediction import Prediction
 from hpcpipe.analyze.words import NAME, SHORT
-from hpcpipe.cli.terminal import make_console
+from hpcpipe.cli.terminal import make_console, width_of
 from hpcpipe.plan import USEFUL, TimeClass
 
 _COLUMNS = 5
@@ -26,6 +26,25 @@ def print_predictions(
     console.print(title)
     rows = shown if any(each.name == baseline.name for each in shown) else [*shown, baseline]
     lost = _worst(rows)
+    table = _table(rows, lost, baseline)
+    while len(lost) > 1 and width_of(table, console) > console.width:  # the least of the losses goes first
+        lost = sorted(sorted(lost, key=lambda each: -_sum(rows, each))[:-1])
+        table = _table(rows, lost, baseline)
+    console.print(table)
+    console.print("speed is over fixed 1f1b; stash is the most micro-batches that a stage holds, MiB their activations")
+    for each in rows:
+        if each.critical_path:
+            parts = [f"{share:.0%} {kind}" for kind, share in list(each.critical_path.items())[:_COLUMNS]]
+            console.print(Text(f"critical path of {each.name}: {', '.join(parts)}", style="dim"))
+    if error is not None:
+        assumptions = [
+            *assumptions,
+            f"simulated under its own schedule, that run's steps are off by {error:.2%} (median)",
+        ]
+    console.print(Padding(Text("\n".join(f"- {each}" for each in assumptions)), (1, 0, 0, 0)))
+
+
+def _table(rows: Sequence[Prediction], lost: Sequence[TimeClass], baseline: Prediction) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("schedule", overflow="fold")
     for heading in ("step ms", "speed", "bubble", *(SHORT.get(each, NAME[each]) for each in lost), "stash", "MiB"):
@@ -43,22 +62,14 @@ def print_predictions(
             f"{max(each.peak_bytes) / 2**20:.1f}",
             style="bold" if each.step_ns == fastest else "",
         )
-    console.print(table)
-    console.print("speed is over fixed 1f1b; stash is the most micro-batches that a stage holds, MiB their activations")
-    for each in rows:
-        if each.critical_path:
-            parts = [f"{share:.0%} {kind}" for kind, share in list(each.critical_path.items())[:_COLUMNS]]
-            console.print(Text(f"critical path of {each.name}: {', '.join(parts)}", style="dim"))
-    if error is not None:
-        assumptions = [
-            *assumptions,
-            f"simulated under its own schedule, that run's steps are off by {error:.2%} (median)",
-        ]
-    console.print(Padding(Text("\n".join(f"- {each}" for each in assumptions)), (1, 0, 0, 0)))
+    return table
 
 
 def _worst(rows: Sequence[Prediction]) -> list[TimeClass]:
     """Return the classes in which most time is lost, in the order of the classes."""
-    sums = {each: sum(row.classes[each] for row in rows) for each in rows[0].classes if each not in USEFUL}
-    worst = sorted(sums, key=lambda each: -sums[each])[:_COLUMNS]
-    return sorted(each for each in worst if sums[each])
+    worst = sorted((each for each in rows[0].classes if each not in USEFUL), key=lambda each: -_sum(rows, each))
+    return sorted(each for each in worst[:_COLUMNS] if _sum(rows, each))
+
+
+def _sum(rows: Sequence[Prediction], each: TimeClass) -> int:
+    return sum(row.classes[each] for row in rows)

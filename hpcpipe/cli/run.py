@@ -11,7 +11,7 @@ from hpcpipe.exit_code import ExitCode
 EXAMPLES = """\b
 Examples:
   hpcpipe run jobs/quickstart.toml
-  hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.in_flight=2x
+  hpcpipe run jobs/quickstart.toml --set job.steps=20 --set schedule.hint=bf
   hpcpipe run jobs/quickstart.toml --replay runs/quickstart/latest
   hpcpipe run job.toml --resume auto
   srun hpcpipe run job.toml

@@ -19,7 +19,7 @@ EXAMPLES = """\b
 Examples:
   hpcpipe simulate job.toml --compare 1f1b:fixed,zbv:fixed,bf,kfkb:k=4
   hpcpipe simulate job.toml --from runs/quickstart/latest --compare zb-h1
-  hpcpipe simulate job.toml --ranks 64 --tflops 120 --gbit 200 --plot gantt.png
+  hpcpipe simulate job.toml --ranks 64 --tflops 120 --gbit 200 --plot p.png
 """
 
 COMPARE_HELP = (

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  hpcpipe submit job.toml --dry-run          shows the script
-  hpcpipe submit job.toml                    prints the job's number
-  hpcpipe submit job.toml --wait             follows the log until the job has ended
-  hpcpipe submit job.toml --sweep optimizer.lr=1e-3,3e-4 --sweep job.seed=0,1,2
-  hpcpipe submit eval.toml --after 4711      when job 4711 has ended well; any:4711 however it ends
+  hpcpipe submit job.toml --dry-run        shows the script
+  hpcpipe submit job.toml                  prints the job's number
+  hpcpipe submit job.toml --wait           follows the log until the job ends
+  hpcpipe submit job.toml --sweep optimizer.lr=1e-3,3e-4 --sweep job.seed=0,1
+  hpcpipe submit eval.toml --after 4711    once job 4711 has ended well
+  hpcpipe submit eval.toml --after any:4711   however it has ended
 """
 OPENING, CLOSING = "[{(", "]})"
 

@@ -2,10 +2,12 @@
 
 import os
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 COLUMNS_VARIABLE = "HPCPIPE_TERMINAL_COLUMNS"
 """Set for the ranks by the process that starts them when its output is a terminal: rank 0 writes to it by a pipe."""
+
+_UNLIMITED = 10_000
 
 
 def terminal_columns() -> int | None:
@@ -22,3 +24,8 @@ def make_console(*, stderr: bool = False) -> Console:
     if columns:
         return Console(force_terminal=True, width=columns, stderr=stderr)
     return Console(width=100, stderr=stderr)
+
+
+def width_of(table: RenderableType, console: Console) -> int:
+    """Return the columns that a table wants where it need not fold or cut anything."""
+    return console.measure(table, options=console.options.update(width=_UNLIMITED)).maximum

@@ -25,6 +25,28 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
+def _commands(command: click.Command = main, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    context = click.Context(command)
+    below = command.list_commands(context) if isinstance(command, click.Group) else []
+    found = [(name, command.get_command(context, name)) for name in below]  # type: ignore[attr-defined]
+    return [words, *(each for name, inner in found if inner for each in _commands(inner, (*words, name)))]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_help_text_fits_the_terminal_is_whole_and_has_examples(words: tuple[str, ...], columns: int) -> None:
+    result = CliRunner().invoke(main, [*words, "--help"], terminal_width=columns, prog_name="hpcpipe")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    if words != ("bench",):  # one line a benchmark
+        assert [line for line in lines if len(line) > columns] == []
+    assert not [line for line in lines if line.endswith("...") and "COMMAND" not in line and "RUN" not in line]
+    if words not in ((), ("checkpoint",), ("bench",)):
+        assert "Examples:" in result.stdout
+        examples = [line.strip() for line in result.stdout.partition("Examples:")[2].splitlines() if line.strip()]
+        assert all(f"hpcpipe {' '.join(words)}" in line for line in examples)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_that_is_listed_is_there(name: str) -> None:
     command = main.get_command(click.Context(main), name)
@@ -106,7 +128,7 @@ sys.exit(f"imported {loaded}" if loaded else 0)
     [
         (["valdate", "x.toml"], "did you mean 'validate'?"),
         (["job.toml"], "to train it: hpcpipe run job.toml"),
-        (["frobnicate"], "there are run, validate, submit, simulate, tune, analyze, bench, checkpoint, doctor"),
+        (["frobnicate"], f"there are {', '.join(COMMANDS)}"),
         (["validate"], "Missing argument"),
         (["validate", "x.toml", "--ranks", "0"], "0 is not in the range"),
     ],
