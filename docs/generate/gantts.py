@@ -34,6 +34,12 @@ PICTURES: dict[str, dict[str, Any]] = {
     "zbv": {"schedule.hint": "zbv"},
     "kfkb": {"schedule.hint": "kfkb", "schedule.k": 2, "variability.network": {"model": "constant", "base_ms": 1.5}},
     "late-1f1b": {"variability.network": {"model": "constant", "base_ms": 1.5}},
+    "two-stages": {
+        "parallel.pipeline": 2,
+        "batch.microbatches": 4,
+        "schedule.hint": "zbv",
+        "schedule.dispatch": "ready",
+    },
     "varied-fixed": {"variability.network": LATE},
     "varied-ready": {"variability.network": LATE, "schedule.hint": "bf", "schedule.dispatch": "ready"},
     "cap-1f1b": {
