@@ -77,7 +77,7 @@ def emulated_steps(job: Job, world: "World") -> tuple[float, ...] | None:
     device = job.device
     assert isinstance(device, Emulated)
     times, stages, stage = emulated_costs(job).times, job.parallel.pipeline, world.rank
-    numbers = max(1, device.message_bytes // 4)
+    numbers = max(1, device.most_bytes // 4)
     modules = []
     for chunk in range(job.chunks):
         virtual = job.placement.virtual(stage, chunk)

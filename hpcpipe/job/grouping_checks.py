@@ -1,6 +1,6 @@
 """What the grouping of `[tune]` asks of schedule, batch and device. One small function a rule."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.rules import Rules
@@ -110,22 +110,29 @@ def _what_the_run_starts_with_fits_the_limit(job: Job, _: int | None) -> Iterato
     limit, batch, stages = job.tune.limit_bytes, job.batch, job.parallel.pipeline
     if job.tune.grouping == "off" or limit is None or job.schedule.hint != "kfkb":
         return
-    sample = job.device.message_bytes / batch.microbatch_size
+    sample = [job.device.bytes_from(stage) / batch.microbatch_size for stage in range(stages)]
     size = 1 if job.tune.microbatch_size == "tuned" else batch.microbatch_size
     samples = batch.microbatches * batch.microbatch_size
-    least = min(samples // size, stages) * size * sample
-    start = min(batch.microbatches, job.schedule.k * stages) * batch.microbatch_size * sample
+    least, fullest = _fullest([min(samples // size, stages - s) * size * each for s, each in enumerate(sample)])
+    own = [min(batch.microbatches, job.schedule.k * (stages - s)) for s in range(stages)]
+    start, starting = _fullest([held * batch.microbatch_size * each for held, each in zip(own, sample, strict=True)])
     if least > limit:
         yield Problem(
             ("tune", "memory_limit"),
             f"memory_limit = {show(job.tune.memory_limit)} fits no grouping: even k = 1 with micro-batches of {size} "
-            f"needs {show_bytes(least - limit)} more on stage 0",
+            f"needs {show_bytes(least - limit)} more on stage {fullest}",
             f'set it to at least "{round(least + 0.5)} B"',
         )
     elif start > limit:
         yield Problem(
             ("schedule", "k"),
             f"k = {job.schedule.k} with micro-batches of {batch.microbatch_size} needs {show_bytes(start - limit)} "
-            f"more than memory_limit = {show(job.tune.memory_limit)} on stage 0",
+            f"more than memory_limit = {show(job.tune.memory_limit)} on stage {starting}",
             "start with a smaller k, or raise [tune] memory_limit",
         )
+
+
+def _fullest(held: Sequence[float]) -> tuple[float, int]:
+    """Return the most that a stage holds, and the first that does."""
+    most = max(held)
+    return most, held.index(most)

@@ -192,12 +192,19 @@ def _what_is_synthetic_goes_together(job: Job, _: int | None) -> Iterator[Proble
         )
 
 
-@CHECKS.needs("device.kind", "device.forward_ms", "device.backward_ms", "device.weight_ms", "parallel.pipeline")
+@CHECKS.needs(
+    "device.kind",
+    "device.forward_ms",
+    "device.backward_ms",
+    "device.weight_ms",
+    "device.message_bytes",
+    "parallel.pipeline",
+)
 def _emulated_times_are_those_of_every_stage(job: Job, _: int | None) -> Iterator[Problem]:
     device, stages = job.device, job.parallel.pipeline
     assert isinstance(device, Emulated)
     good = True
-    for key in ("forward_ms", "backward_ms", "weight_ms"):
+    for key in ("forward_ms", "backward_ms", "weight_ms", "message_bytes"):
         times = getattr(device, key)
         if isinstance(times, tuple) and len(times) != stages:
             good = False

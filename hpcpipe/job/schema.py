@@ -22,7 +22,7 @@ from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.tune import Tune
-from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Slots, Split
+from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Sizes, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
@@ -156,7 +156,9 @@ class Emulated(Section):
     weight_ms: Milliseconds = Field(
         default=0.0, description="the part of the backward that is the weight gradient; 0: it cannot be split off"
     )
-    message_bytes: int = Field(default=4096, ge=0, le=values.LARGEST, description="bytes of every activation sent on")
+    message_bytes: Sizes = Field(
+        default=4096, description="bytes of an activation that a stage sends on, and of the gradient that comes back"
+    )
     fixed_ms: float = Field(
         default=0.0,
         ge=0,
@@ -168,6 +170,16 @@ class Emulated(Section):
         """Return the time of a stage."""
         times: float | tuple[float, ...] = getattr(self, key)
         return times[stage] if isinstance(times, tuple) else times
+
+    def bytes_from(self, stage: int) -> int:
+        """Return the size of an activation that a stage sends on; the last one's, which has none, counts as held."""
+        sizes = self.message_bytes
+        return sizes[stage] if isinstance(sizes, tuple) else sizes
+
+    @property
+    def most_bytes(self) -> int:
+        """The size of the largest message."""
+        return max(self.message_bytes) if isinstance(self.message_bytes, tuple) else self.message_bytes
 
 
 class Variability(Section):

@@ -111,6 +111,18 @@ def _milliseconds(value: Any) -> float | tuple[float, ...]:
     return tuple(map(float, entries)) if isinstance(value, list | tuple) else float(value)
 
 
+def _sizes(value: Any) -> int | tuple[int, ...]:
+    example = "for example 65536 or [65536, 16384]"
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not entries:
+        raise wrong("must list the bytes of each stage, got an empty list", example)
+    for index, entry in enumerate(entries):
+        if not _is_int(entry) or not 0 <= entry <= LARGEST:
+            where = (index,) if isinstance(value, list | tuple) else ()
+            raise wrong(f"must be a whole number from 0 to {LARGEST}, got {describe(entry)}", example, *where)
+    return tuple(entries) if isinstance(value, list | tuple) else int(value)
+
+
 def _slots(value: Any) -> str | int:
     if value == "auto":
         return "auto"
@@ -206,6 +218,7 @@ Chunks = Annotated[str | int, PlainValidator(_chunks)]
 HintName = Annotated[str, PlainValidator(_hint)]
 Milliseconds = Annotated[float | tuple[float, ...], PlainValidator(_milliseconds)]
 Recompute = Annotated[str | tuple[tuple[int, int], ...], PlainValidator(_recompute)]
+Sizes = Annotated[int | tuple[int, ...], PlainValidator(_sizes)]
 Slots = Annotated[str | int, PlainValidator(_slots)]
 Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
 Betas = Annotated[tuple[float, float], PlainValidator(_betas)]

@@ -51,8 +51,8 @@ class SyntheticStage:
     ----------
     duration
         (step, task) -> ns.
-    message_bytes
-        Step -> the size of what an F or B gives to the task that follows it.
+    bytes_from
+        (step, stage) -> bytes of an activation that the stage sends on; the gradient of it has as many.
     meet
         Where the stage is cut into tensor slices: the collective that every F and B ends with.
     """
@@ -66,30 +66,34 @@ class SyntheticStage:
         placement: Placement,
         stage: int,
         duration: Callable[[int, Task], int],
-        message_bytes: Callable[[int], int],
+        bytes_from: Callable[[int, int], int],
         meet: Meet | None = None,
     ) -> None:
         self._meet = meet
         self.device = device
         self._duration = duration
-        self._message_bytes = message_bytes
-        self._output = memoryview(b"")
-        virtual = [placement.virtual(stage, chunk) for chunk in range(placement.chunks)]
-        self._ends = {(Kind.F, chunk) for chunk, v in enumerate(virtual) if v == placement.virtual_stages - 1}
-        self._ends |= {(Kind.B, chunk) for chunk, v in enumerate(virtual) if v == 0}
-        self._ends |= {(Kind.W, chunk) for chunk in range(placement.chunks)}
+        self._bytes_from = bytes_from
+        self._sources: dict[tuple[Kind, int], int] = {}
+        for chunk in range(placement.chunks):
+            virtual = placement.virtual(stage, chunk)
+            if virtual < placement.virtual_stages - 1:
+                self._sources[Kind.F, chunk] = stage
+            if virtual > 0:
+                self._sources[Kind.B, chunk] = placement.owner(virtual - 1)[0]
+        self._outputs = dict.fromkeys(self._sources, memoryview(b""))
 
     def load(self, step: int) -> None:
         """Ask for a first time: who decides on a step's admission does it now, not within a task."""
         self._duration(step, Task(Kind.F, 0))
-        size = self._message_bytes(step)
-        if self._output.nbytes != size:
-            self._output = memoryview(bytes(size))
+        for task, stage in self._sources.items():
+            size = self._bytes_from(step, stage)
+            if self._outputs[task].nbytes != size:
+                self._outputs[task] = memoryview(bytes(size))
 
     def start(self, step: int, task: Task, received: memoryview | None) -> Running:
         """Start a task on the device."""
         del received
-        output = None if (task.kind, task.chunk) in self._ends else self._output
+        output = self._outputs.get((task.kind, task.chunk))
         running = self.device.run(self._duration(step, task), output)
         if (meet := self._meet) is None or task.kind is Kind.W:
             return running

@@ -48,7 +48,7 @@ def emulated_costs(job: Job) -> Costs:
     delay, slices = delay_model(vary), job.parallel.tensor
     if delay is not None and slices > 1:
         delay = Slowest(delay, slices)
-    link = Link(delay=delay, num_bytes=device.message_bytes)
+    link = Link(delay=delay, num_bytes=device.most_bytes)
     return Costs(
         times=_admitted(job, times) if isinstance(times.compute, MicrobatchCost) else times,
         messages=LinkMessages(link, vary.seed),
@@ -56,7 +56,7 @@ def emulated_costs(job: Job) -> Costs:
         buckets=(0,) * len(stages),
         assumptions=(
             "times of the emulated device, a chunk takes its share of its stage's",
-            "a micro-batch stashes the bytes of one message on every stage",
+            "a micro-batch stashes the bytes of the stage's message on every stage",
             "messages take what [variability] network says and nothing else"
             + (", those of tensor slices the longest of theirs" if slices > 1 else ""),
         ),
@@ -78,7 +78,7 @@ def _admitted(job: Job, times: UsualTimes) -> Times:
 
 def _message_bytes(job: Job) -> tuple[float, ...]:
     assert isinstance(job.device, Emulated)
-    return (float(job.device.message_bytes),) * job.parallel.pipeline
+    return tuple(float(job.device.bytes_from(stage)) for stage in range(job.parallel.pipeline))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpcpipe.device import Emulated
 from hpcpipe.job import Job
 from hpcpipe.job.drawn import delay_model
+from hpcpipe.job.schema import Emulated as EmulatedDevice
 from hpcpipe.plan import Task
 from hpcpipe.plan.by_step import ByStep
 from hpcpipe.plan.delays import seed_of_slice
@@ -36,13 +37,14 @@ def emulated_work(
     groupings: "Groupings",
 ) -> Work:
     """Build the parts of this rank; nothing here allocates more than its messages."""
-    stage = mesh.place.stage
-    times = ByStep(emulated_costs(job).times)
-    message_bytes = ByStep(layout.boundary_bytes)
+    stage, emulated = mesh.place.stage, job.device
+    assert isinstance(emulated, EmulatedDevice)
+    times, devices = ByStep(emulated_costs(job).times), ByStep(emulated)
 
     def follow(step: int, grouped: "Grouped") -> None:
         times.change(step, emulated_costs(grouped.job).times)
-        message_bytes.change(step, grouped.layout.boundary_bytes)
+        assert isinstance(grouped.job.device, EmulatedDevice)
+        devices.change(step, grouped.job.device)
 
     groupings.follow(follow)
     synthetic = SyntheticStage(
@@ -50,7 +52,7 @@ def emulated_work(
         placement=layout.schedule.placement,
         stage=stage,
         duration=lambda step, task: times.at(step).duration(step, stage, task),
-        message_bytes=message_bytes.at,
+        bytes_from=lambda step, sender: devices.at(step).bytes_from(sender),
         meet=None if slices is None else _meeting(slices),
     )
     return Work(synthetic, NoBuckets(), _mailbox(job, layout, mesh, device, clock_shifts))

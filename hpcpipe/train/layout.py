@@ -44,7 +44,7 @@ class Layout:
         slots = job.comm.slots if isinstance(job.comm.slots, int) else None
         if isinstance(job.device, Emulated):
             nothing = [()] * schedule.placement.stages
-            return cls((), nothing, schedule, slots, job.device.message_bytes)
+            return cls((), nothing, schedule, slots, job.device.most_bytes)
         from hpcpipe.models import cut
         from hpcpipe.train.model import boundary_bytes, model_of
 

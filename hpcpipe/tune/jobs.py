@@ -61,7 +61,9 @@ def resized(device: Emulated, factor: float) -> Emulated:
         "forward_ms": scaled(device.forward_ms, fixed),
         "backward_ms": scaled(device.backward_ms, fixed),
         "weight_ms": scaled(device.weight_ms, 0.0),
-        "message_bytes": round(device.message_bytes * factor),
+        "message_bytes": tuple(round(each * factor) for each in device.message_bytes)
+        if isinstance(device.message_bytes, tuple)
+        else round(device.message_bytes * factor),
     }
     return device if factor == 1 else device.model_copy(update=changes)
 
@@ -69,7 +71,8 @@ def resized(device: Emulated, factor: float) -> Emulated:
 def emulated_memory(job: Job) -> tuple[StageMemory, ...]:
     """Return what ranks of an emulated device hold: of every sample in flight its share of a message, nothing else."""
     assert isinstance(job.device, Emulated)
-    return (StageMemory(0.0, job.device.message_bytes / job.batch.microbatch_size),) * job.parallel.pipeline
+    stages, size = range(job.parallel.pipeline), job.batch.microbatch_size
+    return tuple(StageMemory(0.0, job.device.bytes_from(stage) / size) for stage in stages)
 
 
 def space_of(job: Job, memory: Sequence[StageMemory]) -> Space:

@@ -140,6 +140,21 @@ def test_chunks_exchange_messages_of_a_mebibyte_both_ways_without_a_hang(comm, t
         assert sizes == {1 << 20}
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("hint", ["1f1b", "interleaved", "zbv"])
+def test_an_activation_and_its_gradient_have_the_size_that_the_sending_stage_lists(comm, tmp_path, hint):
+    sizes = [1024 * (stage + 1) for stage in range(comm.size)]
+    job, log = _run(comm, tmp_path, f'schedule.hint="{hint}"', f"device.message_bytes={sizes}", "job.steps=1")
+    if log is None:
+        return
+    placement = Layout.of(job).schedule.placement
+    for stage, row in _rows(log, (Kind.RECV,)):
+        virtual = placement.virtual(stage, row["chunk"])
+        feeds = Kind.B if row["flags"] & FLAG_BACKWARD else Kind.F
+        producer = stage if feeds is Kind.B else placement.owner(virtual - 1)[0]
+        assert row["nbytes"] == sizes[producer]
+
+
 class _HeldBack:
     """A mailbox's poll that keeps the first that comes for chunk 1 until a task of chunk 0 has been started."""
 

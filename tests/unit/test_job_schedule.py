@@ -81,6 +81,12 @@ def test_an_unknown_hint_names_the_nearest(tmp_path: Path) -> None:
         ("device.weight_ms=11", "weight_ms = 11 of stage 0 is more than its whole backward", "the part of backward_ms"),
         ("device.forward_ms=[1,2,3]", "forward_ms lists 3 stages, but pipeline = 2", "list 2 numbers"),
         ("device.forward_ms=[1,-2]", "forward_ms[1] must be a number from 0 on, got -2", "for example 5.0"),
+        ("device.message_bytes=[1,2,3]", "message_bytes lists 3 stages, but pipeline = 2", "list 2 numbers"),
+        (
+            "device.message_bytes=[1,-2]",
+            "message_bytes[1] must be a whole number from 0 to 2147483647, got -2",
+            "for example 65536",
+        ),
         ("model.layers=3", "unknown key layers in [model]", 'layers goes with kind = "gpt"'),
         (
             'variability.compute={model="straggler",stage=2}',
