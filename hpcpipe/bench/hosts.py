@@ -15,7 +15,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 NETWORK = "10.77.0"
 TOOLS = ("ip", "tc", "nsenter", "unshare", "mount", "hostname", "bash")
@@ -25,7 +27,9 @@ HEAD = "h0"
 _HOLD = r"""
 set -e
 hostname "$1"
+if [ "$3" ]; then mkdir "$2/cgroup.$1"; mount --rbind /sys/fs/cgroup "$2/cgroup.$1"; fi
 mount -t sysfs sysfs /sys
+if [ "$3" ]; then mount --rbind "$2/cgroup.$1" /sys/fs/cgroup; fi
 mount -t tmpfs -o size=1g shm /dev/shm
 mount --bind "$2/hosts" /etc/hosts
 touch "$2/ready.$1"
@@ -59,23 +63,35 @@ class Hosts:
         self.names = [name for name in holders if name not in (HEAD, "switch")]
         self.ssh = folder / "ssh"
 
-    def run(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run a command on a host and return its exit code; it ends when this process does."""
-        process = subprocess.Popen(
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command on a host, which says what it says into `output` if given; it ends when this process does."""
+        return subprocess.Popen(
             self.on(name, command),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - it calls the kernel and nothing else
         )
+
+    def run(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Run a command on a host and return its exit code; it ends when this process does."""
+        process = self.start(name, command, environment)
         try:
             return process.wait()
         finally:
             process.kill()
             process.wait()
 
-    def on(self, name: str, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command on a host, in the current folder."""
-        return [*_enter(self._holders[name], *_SPACES)[:-1], f"--wd={Path.cwd()}", "--", *command]
+    def on(self, name: str, command: Sequence[str], *, folder: Path | None = None) -> list[str]:
+        """Return the command line that runs a command on a host, in a folder (default: the current one)."""
+        return [*_enter(self._holders[name], *_SPACES)[:-1], f"--wd={folder or Path.cwd()}", "--", *command]
+
+    def unplug(self, name: str) -> None:
+        """Take a host's network away."""
+        _call(*_enter(self._holders["switch"], "--net"), "ip", "link", "set", f"to-{name}", "down")
 
 
 def missing() -> str | None:
@@ -91,9 +107,26 @@ def missing() -> str | None:
     return None if done.returncode == 0 else f"no namespaces with networks (root is needed): {done.stderr.strip()}"
 
 
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """What a host's link is like; `rate`, `burst` and `latency` as tc's token bucket understands them.
+
+    `rate` is the most that it sends, `burst` what goes at once, `latency` how long a packet may wait. `mtu` is the
+    largest packet, `congestion` the congestion control of TCP ("": this machine's own).
+    """
+
+    rate: str
+    burst: str = "512kb"
+    latency: str = "100ms"
+    mtu: int = 1500
+    congestion: str = ""
+
+
 @contextmanager
-def emulated_hosts(count: int, *, rate: str, burst: str = "512kb", latency: str = "100ms") -> Iterator[Hosts]:
-    """Make hosts whose links send at most `rate`, as tc's token bucket understands these; end them at the end.
+def emulated_hosts(count: int, link: HostLink | None = None, *, cgroups: bool = False) -> Iterator[Hosts]:
+    """Make hosts with such links (None: as fast as this machine can), and end them at the end.
+
+    With `cgroups` they see this machine's control groups, without which some daemons do not start.
 
     Raises
     ------
@@ -104,7 +137,7 @@ def emulated_hosts(count: int, *, rate: str, burst: str = "512kb", latency: str 
     with tempfile.TemporaryDirectory(prefix="hpcpipe-hosts-") as own:
         folder = Path(own)
         try:
-            _make(folder, holders, count, ["rate", rate, "burst", burst, "latency", latency])
+            _make(folder, holders, count, link, cgroups=cgroups)
             yield Hosts(folder, holders)
         finally:
             _end_all(holders)
@@ -130,7 +163,9 @@ def _network(process: Path) -> Path | None:
         return None
 
 
-def _make(folder: Path, holders: "dict[str, subprocess.Popen[bytes]]", count: int, link: list[str]) -> None:
+def _make(
+    folder: Path, holders: "dict[str, subprocess.Popen[bytes]]", count: int, link: HostLink | None, *, cgroups: bool
+) -> None:
     names = [f"h{number}" for number in range(count + 1)]
     lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{number + 1} {name}" for number, name in enumerate(names))]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
@@ -139,7 +174,7 @@ def _make(folder: Path, holders: "dict[str, subprocess.Popen[bytes]]", count: in
     ssh.chmod(0o755)
     holders["switch"] = _hold(*_UNSHARE, "bash", "-c", 'touch "$1/ready.switch"; exec sleep infinity', "switch", own)
     for name in names:
-        holders[name] = _hold(*_UNSHARE, "bash", "-c", _HOLD, "host", name, own)
+        holders[name] = _hold(*_UNSHARE, "bash", "-c", _HOLD, "host", name, own, "yes" if cgroups else "")
         (folder / f"pid.{name}").write_text(str(holders[name].pid))
     for name, holder in holders.items():
         _wait_for(folder / f"ready.{name}", holder)
@@ -149,13 +184,18 @@ def _make(folder: Path, holders: "dict[str, subprocess.Popen[bytes]]", count: in
     for number, name in enumerate(names):
         inside = _enter(holders[name], "--net")
         peer = ("peer", "name", "eth0", "netns", str(holders[name].pid))
-        _call(*switch, "ip", "link", "add", f"to-{name}", "type", "veth", *peer)
+        mtu = () if link is None else ("mtu", str(link.mtu))
+        _call(*switch, "ip", "link", "add", f"to-{name}", *mtu, "type", "veth", *peer, *mtu)
         _call(*switch, "ip", "link", "set", f"to-{name}", "master", "br0", "up")
         _call(*inside, "ip", "link", "set", "lo", "up")
         _call(*inside, "ip", "addr", "add", f"{NETWORK}.{number + 1}/24", "dev", "eth0")
         _call(*inside, "ip", "link", "set", "eth0", "up")
-        if name != HEAD:
-            _call(*inside, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *link)
+        if link is not None and link.congestion:
+            route = (f"{NETWORK}.0/24", "dev", "eth0", "scope", "link", "src", f"{NETWORK}.{number + 1}")
+            _call(*inside, "ip", "route", "replace", *route, "congctl", link.congestion)
+        if link is not None and name != HEAD:
+            bucket = ("rate", link.rate, "burst", link.burst, "latency", link.latency)
+            _call(*inside, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *bucket)
 
 
 def _hold(*command: str) -> "subprocess.Popen[bytes]":

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.bench import torch_pipelining
 from hpcpipe.bench.emulated import Blocking, Steps, emulated_job, measured, predicted
-from hpcpipe.bench.hosts import HEAD, Hosts, emulated_hosts, missing
+from hpcpipe.bench.host_ranks import launcher
+from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts, missing
 from hpcpipe.bench.pipeline import TORCH, Case
 from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
-from hpcpipe.cluster.mpiexec import MISSING, Mpiexec, find_mpiexec
+from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
 from hpcpipe.job import Job
 from hpcpipe.simulate import Link, LinkMessages
 
@@ -74,35 +75,16 @@ def run(
     mpiexec = find_mpiexec()
     if mpiexec is None:
         raise CannotRunError(MISSING)
-    with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder, emulated_hosts(ranks, rate=RATE) as hosts:
+    with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder, emulated_hosts(ranks, HostLink(RATE)) as hosts:
         result = Path(folder) / "table.json"
         command = [sys.executable, "-m", "hpcpipe", "bench", "slow-link", *words]
-        launcher, environment = _launcher(mpiexec, hosts, ranks)
+        start, environment = launcher(mpiexec, hosts, ranks)
         environment |= {RESULT_VARIABLE: str(result), "GLOO_SOCKET_IFNAME": "eth0"}
         with pieces_passed_on(result, progress):
-            code = hosts.run(HEAD, [*launcher, *command], mpiexec.environment() | environment)
+            code = hosts.run(HEAD, [*start, *command], mpiexec.environment() | environment)
         if code != 0 or not result.exists():
             raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}")
         return BenchTable.from_json(json.loads(result.read_text()))
-
-
-def _launcher(mpiexec: Mpiexec, hosts: Hosts, ranks: int) -> tuple[list[str], dict[str, str]]:
-    """Return how ranks are started one a host, and what makes MPI use the hosts' network."""
-    names, ssh = ",".join(hosts.names), str(hosts.ssh)
-    if mpiexec.vendor == "mpich":
-        words = ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", names, "-n", str(ranks)]
-        # not UCX: over its TCP MPICH 5.0.2 loses messages that are received from any source, between hosts
-        return [str(mpiexec.path), *words], {
-            "MPIR_CVAR_CH4_NETMOD": "ofi",
-            "FI_PROVIDER": "tcp",
-            "FI_TCP_IFACE": "eth0",
-        }
-    if mpiexec.vendor == "openmpi":
-        settings = {"plm_rsh_agent": ssh, "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0"}
-        environment = {f"OMPI_MCA_{key}": value for key, value in settings.items()}
-        environment |= {"PRTE_MCA_plm_ssh_agent": ssh, "PRTE_MCA_prte_if_include": "eth0"}
-        return [str(mpiexec.path), "--bind-to", "none", "-H", names, "-n", str(ranks)], environment
-    raise CannotRunError(f"{mpiexec.path} is neither MPICH's nor Open MPI's; how it is told of hosts is not known here")
 
 
 def _work(steps: int, quick: bool, progress: Callable[[], object]) -> BenchTable | None:
