@@ -3,6 +3,7 @@
 import sys
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,16 +15,40 @@ if TYPE_CHECKING:
     from hpcpipe.bench.table import BenchTable, Cell, Column
 
 _WIDE = 160
+_EXAMPLES = """\b
+Examples:
+  hpcpipe bench paper-adagrouper
+  hpcpipe bench pipeline --quick --json > pipeline.json
+  hpcpipe bench preempted --quick --seed 2 --plot preempted.png
+
+"""
 _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line) in BENCHES.items())
 
 
-@click.command(epilog=_LIST)
+@click.command(epilog=_EXAMPLES + _LIST)
 @click.argument("name", type=click.Choice(list(BENCHES)), metavar="NAME")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of each setting (default: the benchmark's own).")
+@click.option("--seconds", type=click.IntRange(min=1), help="Seconds of a phase, for benchmarks that go by time.")
 @click.option("--ranks", type=click.IntRange(min=1), help="MPI ranks to start, for benchmarks that need them.")
 @click.option("--quick", is_flag=True, help="Fewer rows, for benchmarks that have many.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of what is drawn, for benchmarks that draw.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the course of it too (.png or .svg), for benchmarks that have one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-def bench(name: str, steps: int | None, ranks: int | None, quick: bool, as_json: bool) -> None:
+def bench(
+    name: str,
+    steps: int | None,
+    seconds: int | None,
+    ranks: int | None,
+    quick: bool,
+    seed: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """Run the benchmark NAME and print its table."""
     from rich.progress import Progress
 
@@ -31,7 +56,14 @@ def bench(name: str, steps: int | None, ranks: int | None, quick: bool, as_json:
 
     module, _, attribute = BENCHES[name][0].partition(":")
     run = getattr(import_module(module), attribute)
-    given = (("steps", steps), ("ranks", ranks), ("quick", quick or None))
+    given = (
+        ("steps", steps),
+        ("seconds", seconds),
+        ("ranks", ranks),
+        ("quick", quick or None),
+        ("seed", seed),
+        ("plot", plot),
+    )
     options = {key: value for key, value in given if value is not None}
     for key in options:
         if key not in signature(run).parameters:

@@ -1,12 +1,16 @@
 """Benchmarks between ranks from a plain shell: they start their ranks themselves and print what they measured."""
 
 import json
+import os
+import subprocess
+import time
 
 import pytest
 from click.testing import CliRunner
 from command import hpcpipe
 
-from hpcpipe.bench.hosts import missing
+from hpcpipe.bench.hosts import NETWORK, HostLink, emulated_hosts, missing
+from hpcpipe.bench.tenant import Phase, tenant
 from hpcpipe.cli import main
 
 
@@ -74,3 +78,48 @@ def test_slow_links_are_refused_with_the_reason_where_hosts_cannot_be_made(monke
     result = CliRunner().invoke(main, ["bench", "slow-link"])
     assert result.exit_code == 1
     assert "cannot be made here: no ip and no tc and no nsenter" in result.stderr
+
+
+@pytest.mark.long
+def test_every_k_and_the_live_choice_run_on_links_that_a_tenant_preempts(tmp_path):
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    picture = tmp_path / "course.png"
+    options = ("--quick", "--ranks", 2, "--seconds", 2, "--seed", 7, "--plot", picture)
+    document = _document(tmp_path, "preempted", *options)
+    rows = {(row["phase"], row["system"]): row for row in document["rows"]}
+    systems = ["fixed 1F1B", "fixed 2F2B", "fixed 4F4B", "adaptive fixed", "adaptive ready"]
+    phases = ["quiet", "light", "heavy", "quiet again"]
+    assert list(rows) == [(phase, system) for phase in phases for system in systems]
+    for (_, system), row in rows.items():
+        assert row["step"] >= (8 + 2 - 1) * 14.4, "(M + S - 1)(F + B) of the largest micro-batches without any message"
+        assert row["held"] == pytest.approx(row["in flight"] * 6.144)
+        assert row["in flight"] <= 2 * 4, "the memory of 1F1B with micro-batches of 4 on 2 stages"
+        if system.startswith("fixed"):
+            k = int(system[6])
+            assert row["k x b"] == f"{k} x {4 // k}"
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.long
+def test_a_tenant_fills_a_link_s_queue_up_to_its_window_and_the_link_keeps_to_its_rate(tmp_path):
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    window = 100_000
+    phases = [Phase("full", 60.0, 1.0, 0.5, window)]
+    link = HostLink("80mbit", burst="20kb", latency="500ms", mtu=9000)
+    with emulated_hosts(1, link) as hosts:
+        shown = hosts.on("h1", ["tc", "-s", "-j", "qdisc", "show", "dev", "eth0"])
+        with tenant(hosts, phases, seed=0, to=f"{NETWORK}.1", folder=tmp_path, environment=os.environ) as other:
+            began, waiting = other.begin(), 0
+            while (sent := _queue(shown))["bytes"] < 1_000_000:
+                waiting = max(waiting, sent["backlog"])
+            seconds = time.monotonic() - began * 1e-9
+    assert sent["drops"] == 0
+    assert 0 < waiting <= window + 10_000, "a packet more than the window at most"
+    assert sent["bytes"] <= 80e6 / 8 * seconds + 20 * 1024 + 9_000, "what the bucket held, and what its rate let pass"
+
+
+def _queue(shown):
+    (queue,) = json.loads(subprocess.run(shown, capture_output=True, text=True, check=True, timeout=20).stdout)
+    return queue
