@@ -118,8 +118,16 @@ def run(
                 path = folder / "resolved.toml"
                 path.write_text(job.to_toml())
                 sizes = [share * SAMPLE_BYTES for share in shape.bytes_sent]
-                where = {"phases": phases, "seed": seed, "samples": SAMPLES * ranks, "sample_bytes": sizes}
-                traces[shape.name, system.name] = run_in_phases(hosts, mpiexec, path, folder, **where)
+                traces[shape.name, system.name] = run_in_phases(
+                    hosts,
+                    mpiexec,
+                    path,
+                    folder,
+                    phases=phases,
+                    seed=seed,
+                    samples=SAMPLES * ranks,
+                    sample_bytes=sizes,
+                )
                 progress()
     if plot is not None:
         from hpcpipe.bench.preempted_picture import draw
