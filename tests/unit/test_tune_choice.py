@@ -93,7 +93,7 @@ def test_in_a_quiet_network_nothing_is_lost() -> None:
     assert sum(training.step_ms) < 1.01 * 100 * best
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000),
     dispatch=st.sampled_from(["fixed", "ready"]),
