@@ -53,7 +53,7 @@ class Grouping:
 
     def __str__(self) -> str:
         words = f"k = {self.k}, b = {self.microbatch_size}"
-        return f"{words}, up to {max(self.caps)} in flight" if self.caps else words
+        return f"{words}, {self.caps[0]} to {self.caps[-1]} in flight" if self.caps else words
 
 
 def profile(stages: int, microbatches: int, k: int, factor: float = 1.0) -> tuple[int, ...]:

@@ -101,9 +101,9 @@ def test_no_pruned_candidate_would_have_been_faster_or_leaner(
     for each in pruned:
         assert truth[each.grouping] >= predicted[best]
         assert each.reason.startswith("dominated by k = ")
-        dominator = next(c for c in predicted if each.reason.startswith(f"dominated by {c.grouping}, which"))
-        assert truth[each.grouping] >= predicted[dominator]
-        assert max(space.find(each.grouping).peak_bytes) >= max(dominator.peak_bytes)
+        named = [c for c in predicted if each.reason.startswith(f"dominated by {c.grouping}, which")]
+        assert truth[each.grouping] >= min(predicted[c] for c in named)
+        assert max(space.find(each.grouping).peak_bytes) >= min(max(c.peak_bytes) for c in named)
 
 
 @settings(max_examples=60, deadline=None)
