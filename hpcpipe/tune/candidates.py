@@ -11,8 +11,9 @@ from hpcpipe.job.tune import show_bytes
 from hpcpipe.tune.grouping import Grouping, profile
 from hpcpipe.tune.memory import StageMemory
 
-ROOMS = (1.0, 1.5, 2.0)
-"""Caps under readiness, as multiples of kFkB's own k(S - s): beyond twice that little is won (arXiv 2605.18750)."""
+EVEN, WIDE = 1.5, 2.0
+"""Caps under readiness, as multiples of kFkB's own k(S - s): one that gives no stage more than the first one has, as
+equal memory does (plan/caps.py), and one for all stages; beyond twice that little is won."""
 
 
 class NoGroupingFitsError(ValueError):
@@ -149,12 +150,10 @@ def _with_caps(
         yield Grouping(k, size)
         return
     own = profile(stages, microbatches, k)
-    caps = {own: None}
-    for factor in ROOMS[1:]:
-        wide = profile(stages, microbatches, k, factor)
-        if limit is not None:
-            rooms = [max(least, each.room(limit, size)) for least, each in zip(own, memory, strict=True)]
-            wide = tuple(map(min, wide, rooms))
-        caps[wide] = None
-    for each in caps:
-        yield Grouping(k, size, each)
+    even = tuple(min(own[0], cap) for cap in profile(stages, microbatches, k, EVEN))
+    wide = profile(stages, microbatches, k, WIDE)
+    if limit is not None:
+        rooms = [max(least, each.room(limit, size)) for least, each in zip(own, memory, strict=True)]
+        even, wide = tuple(map(min, even, rooms)), tuple(map(min, wide, rooms))
+    for caps in dict.fromkeys((own, even, wide)):
+        yield Grouping(k, size, caps)
