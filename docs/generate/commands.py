@@ -1,4 +1,4 @@
-"""The reference of the commands: the help text of each, as a terminal of 100 columns shows it."""
+"""The reference of the commands: the help text of each, as a terminal of 88 columns shows it."""
 
 from collections.abc import Iterator
 from os import environ
@@ -8,12 +8,12 @@ from click.testing import CliRunner
 
 from hpcpipe.cli import main
 
-COLUMNS = 100
+COLUMNS = 88
 HEAD = """\
 # Commands
 
-What every command says with `--help`. Only `run`, `bench` and `doctor` ever start MPI, so everything else works on a
-login node.
+What every command says with `--help`. Only `run`, `tune`, `bench` and `doctor` ever start MPI, so everything else works
+on a login node.
 
 ## Completion
 
