@@ -4,13 +4,24 @@ Each meets the other replicas, so if two of them took turns in different orders,
 that of use: gradients as a backward makes them final, then parameters as the next forward needs them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from hpcpipe.plan.task import Kind, Task
+
+EARLY_SHARE = 1 / 3
+"""How much of the parameters is gathered in gaps between the sums of a backward.
+
+With a backward of twice the forward's time this keeps the network busy and delays no step, whatever the network's
+rate: where computing and communicating take equally long, the sums fill 3/4 of the backward and this the rest.
+"""
 
 
 class Exchanges:
     """Lets what was asked for begin in its turn; step after step the turns are the same.
+
+    Reduce-scatters have their turns and all-gathers have theirs. A reduce-scatter never waits for an all-gather; an
+    all-gather begins where a reduce-scatter leaves room. So replicas whose timing differs may mix the two otherwise,
+    but neither ever waits for what the other replica will not begin.
 
     Parameters
     ----------
@@ -19,36 +30,75 @@ class Exchanges:
         once.
     at_once
         How many are under way together: one alone leaves the network idle while its last message is on the way.
+    early
+        Those of the buckets that are gathered before the others, in this order; the others follow from the last to the
+        first.
     """
 
-    def __init__(self, buckets: Iterable[int], *, at_once: int) -> None:
+    def __init__(self, buckets: Iterable[int], *, at_once: int, early: Collection[int] = ()) -> None:
         numbers = list(buckets)
-        self._turns = [Task(Kind.RS, bucket) for bucket in numbers]
-        self._turns += [Task(Kind.AG, bucket) for bucket in reversed(numbers)]
-        self._taking = set(self._turns)
-        self._next = 0
-        self._room = at_once
-        self._asked: set[Task] = set()
+        gathers = [*early, *(bucket for bucket in reversed(numbers) if bucket not in early)]
+        self._sums = _Turns([Task(Kind.RS, bucket) for bucket in numbers])
+        self._gathers = _Turns([Task(Kind.AG, bucket) for bucket in gathers])
+        self._at_once = at_once
 
     def ask(self, task: Task) -> list[Task]:
         """Return what begins now, as this one may."""
-        if task not in self._taking:
+        turns = self._turns_of(task)
+        if turns is None:
             return [task]
-        self._asked.add(task)
+        turns.asked.add(task)
         return self._begin()
 
     def end(self, task: Task) -> list[Task]:
         """Note that one is done and return what begins now."""
-        if task not in self._taking:
+        turns = self._turns_of(task)
+        if turns is None:
             return []
-        self._room += 1
+        turns.under_way -= 1
         return self._begin()
 
+    def _turns_of(self, task: Task) -> "_Turns | None":
+        return next((turns for turns in (self._sums, self._gathers) if task in turns.members), None)
+
     def _begin(self) -> list[Task]:
+        begun = self._sums.begin(self._at_once)
+        return begun + self._gathers.begin(self._at_once - self._sums.under_way)
+
+
+class _Turns:
+    """Tasks that begin in one order, round and round."""
+
+    def __init__(self, order: Sequence[Task]) -> None:
+        self._order = order
+        self.members = frozenset(order)
+        self._next = 0
+        self.asked: set[Task] = set()
+        self.under_way = 0
+
+    def begin(self, at_once: int) -> list[Task]:
+        """Return what begins now, so that no more than `at_once` are under way."""
         begun = []
-        while self._room and (task := self._turns[self._next]) in self._asked:
-            self._asked.remove(task)
-            self._next = (self._next + 1) % len(self._turns)
-            self._room -= 1
+        while self.under_way < at_once and (task := self._order[self._next]) in self.asked:
+            self.asked.remove(task)
+            self._next = (self._next + 1) % len(self._order)
+            self.under_way += 1
             begun.append(task)
         return begun
+
+
+def early_gathers(sizes: Sequence[float], share: float = EARLY_SHARE) -> list[int]:
+    """Return the buckets to gather early: `share` of all bytes at most, spread evenly over the order.
+
+    Spread, because the next forward runs while the others are gathered: it meets what is there already between what it
+    waits for, and the last one to come leaves little to compute. `sizes` are the buckets' in the order in which their
+    gradients become final.
+    """
+    found: list[int] = []
+    passed = taken = 0.0
+    for bucket, size in enumerate(sizes):
+        passed += size
+        if taken + size <= share * passed * (1 + 1e-9):
+            found.append(bucket)
+            taken += size
+    return found

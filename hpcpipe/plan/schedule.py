@@ -88,6 +88,7 @@ class Schedule:
         gathering: Collection[int] = (),
         norm: bool = False,
         phased: bool = False,
+        eager: Collection[int] = (),
         recorded: Sequence[Task] | None = None,
     ) -> StagePlan:
         """Return the plan of a new step on one stage.
@@ -111,6 +112,7 @@ class Schedule:
             gathering=gathering,
             norm=norm,
             phased=phased,
+            eager=eager if recorded is None else (),
         )
 
     def order(self, stage: int) -> tuple[Task, ...]:

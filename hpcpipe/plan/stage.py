@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hpcpipe.plan.accounting import TimeClass
 from hpcpipe.plan.flight import NO_LIMITS, Flight, Limits
+from hpcpipe.plan.hint import communication_first
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy
 from hpcpipe.plan.ready import ReadySet
@@ -54,6 +55,9 @@ class StagePlan:
     phased
         Whether all buckets are reduced, then all updated, then all gathered, from the last gradient to the step's end,
         beside nothing else. The order of the sums stays the same.
+    eager
+        The buckets whose update runs as soon as their gradient is reduced. Those of the others run where nothing else
+        can: they end nothing that another stage waits for, but a gather cannot begin before them.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class StagePlan:
         gathering: Collection[int] = (),
         norm: bool = False,
         phased: bool = False,
+        eager: Collection[int] = (),
     ) -> None:
         self.placement = placement
         self.stage = stage
@@ -101,6 +106,7 @@ class StagePlan:
         self.undecided = (3 if split else 2) * microbatches * placement.chunks
         """How many forwards, backwards and weight gradients have not been started."""
         self._norm, self._phased = norm, phased
+        self._eager, self._urgent = eager, list[Task]()
         self._sums_left, self._updates_left = sum(self._shared), len(self._buckets)
         self._pending = self.undecided + self._updates_left + 2 * self._sums_left + norm
 
@@ -134,7 +140,12 @@ class StagePlan:
 
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait. Nothing changes until `start`."""
-        task = self._policy.choose(self._candidates(), self._ready)
+        candidates = self._candidates()
+        task: Task | None
+        if self._urgent:
+            task = communication_first(candidates) or self._urgent[0]
+        else:
+            task = self._policy.choose(candidates, self._ready)
         if task is None:
             return None
         return Choice(task, self._policy.hint.key(task), len(self._ready))
@@ -171,6 +182,8 @@ class StagePlan:
     def start(self, task: Task) -> int:
         """Note that the task was dispatched; return the time since which it could have run."""
         self._ready.remove(task)
+        if task in self._urgent:
+            self._urgent.remove(task)
         self._policy.started(task)
         self._started = True
         self._all_gathers_running += task.kind is Kind.AG
@@ -307,7 +320,10 @@ class StagePlan:
         """Ready what follows a bucket's reduce-scatter, or the last one's."""
         self._sums_left -= 1
         if not self._norm and not self._phased:
-            self._add(Task(Kind.UPDATE, bucket), now)
+            update = Task(Kind.UPDATE, bucket)
+            self._add(update, now)
+            if bucket in self._eager:
+                self._urgent.append(update)
         self._finish_sums(now)
 
     def _finish_sums(self, now: int) -> None:

@@ -111,6 +111,7 @@ class NoBuckets:
     verdict = None
     chunks: tuple[frozenset[int], ...] = ()
     tied: tuple[int, ...] = ()
+    early: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return 0

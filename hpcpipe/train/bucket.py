@@ -5,15 +5,17 @@ optimizer state is sharded for free. A tied parameter has copies on other stages
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
-from hpcpipe.collective import CollectiveBucket, Group, pack, padded_length
+from hpcpipe.collective import CollectiveBucket, Group, pack, padded_length, square_sum
 from hpcpipe.plan import Kind
 from hpcpipe.train.precision import Types
 
 MakeOptimizer = Callable[[torch.nn.Parameter, bool], torch.optim.Optimizer]
+
+Progress = Literal["poll", "thread", "auto"]
 
 MASTER = "master"
 """The name among the states of a parameter's fp32 values, where it computes in another type."""
@@ -49,6 +51,8 @@ class Bucket:
         The ranks of this pipeline whose stages hold further uses, this one included; None if there is no other.
     types
         What is computed in, and what gradients travel in between replicas; between stages it is fp32.
+    progress
+        Who works on what is under way between replicas, as in `CollectiveBucket`.
 
     Attributes
     ----------
@@ -64,6 +68,7 @@ class Bucket:
         make_optimizer: MakeOptimizer,
         group: Group | None = None,
         types: Types = Types(),  # noqa: B008 - a tuple
+        progress: Progress = "poll",
     ) -> None:
         self.parameters = uses[0]
         self.numel = sum(p.numel() for p in uses[0])
@@ -80,7 +85,8 @@ class Bucket:
                 begin += parameter.numel()
         narrow = types.reduce != torch.float32 and count > 1
         self._wires = [torch.zeros(length, dtype=types.reduce) if narrow else each for each in self._gradients]
-        self._over_replicas = [CollectiveBucket(replicas, each) for each in (*self._wires, self.values) if count > 1]
+        flats = (*self._wires, self.values) if count > 1 else ()
+        self._over_replicas = [CollectiveBucket(replicas, each, progress=progress) for each in flats]
         self._part = part = self._over_replicas[0].shard if self._over_replicas else slice(0, length)
         self._sum = self._gradients[0][part]
         self._others = [gradient[part] for gradient in self._gradients[1:]]
@@ -130,7 +136,7 @@ class Bucket:
         """Take the squared norm of this rank's shard of the whole gradient; once a step, when it is reduced."""
         if not self.shared:
             self._add_uses()
-        self.square_norm = float(torch.linalg.vector_norm(self._gradient, dtype=torch.float64)) ** 2
+        self.square_norm = square_sum(self._gradient)
 
     def update(self, rate: float, factor: float) -> None:
         """Take one optimizer step on this rank's shard with its gradient times `factor`."""

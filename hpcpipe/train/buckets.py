@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from hpcpipe.collective import Group, MpiError, measured_costs
-from hpcpipe.plan import Exchanges, Kind, Task
+from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
 from hpcpipe.runtime import PeerLostError
-from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
+from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer, Progress
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
 from hpcpipe.train.scaler import LossScale
@@ -79,6 +79,11 @@ class FusionBuckets:
     counts
         Whether this rank's gradient of a parameter belongs to the norm. Where several ranks hold the same parameter by
         other means than replicas and ties (slices of tensor parallelism), it is true on one of them only.
+    gathers_early
+        Whether a part of the parameters is gathered in gaps between the sums of a backward (plan/exchanges.py). It pays
+        where one backward ends the step and updates wait for nothing else.
+    progress
+        Who works on what is under way between replicas, as in `CollectiveBucket`.
     """
 
     def __init__(
@@ -94,6 +99,8 @@ class FusionBuckets:
         norm: "GradientNorm | None" = None,
         scale: LossScale | None = None,
         counts: Callable[[torch.nn.Parameter], bool] = lambda _parameter: True,
+        gathers_early: bool = False,
+        progress: Progress = "poll",
     ) -> None:
         self._replicas = Group(comm, measured_costs(comm))
         self._of_chunk: list[list[_Members]] = [[] for _ in parameters]
@@ -106,7 +113,14 @@ class FusionBuckets:
             group = None if tie.group is None else Group(tie.group)
             self._groups += [] if group is None else [group]
             self._counted.append(counts(uses[0][0]))
-            bucket = Bucket(uses, replicas=self._replicas, make_optimizer=make_optimizer, group=group, types=types)
+            bucket = Bucket(
+                uses,
+                replicas=self._replicas,
+                make_optimizer=make_optimizer,
+                group=group,
+                types=types,
+                progress=progress,
+            )
             for use, (chunk, index) in enumerate(tie.uses):
                 self._of_chunk[chunk].append(_Members(bucket, use, 0, [index]))
             self._buckets.append(bucket)
@@ -128,6 +142,7 @@ class FusionBuckets:
                 replicas=self._replicas,
                 make_optimizer=make_optimizer,
                 types=types,
+                progress=progress,
             )
             begin = 0
             for chunk, run in groupby(members, key=attrgetter("chunk")):
@@ -137,7 +152,11 @@ class FusionBuckets:
             self._buckets.append(bucket)
             self.chunks.append(frozenset(each.chunk for each in members))
         # Tied parameters take no turns: they wait for other stages.
-        self._exchanges = Exchanges(range(len(ties), len(self)), at_once=AT_ONCE)
+        turns = range(len(ties), len(self))
+        early = early_gathers([self._buckets[bucket].numel for bucket in turns]) if gathers_early else ()
+        self.early = tuple(turns[index] for index in early)
+        """The buckets that are updated and gathered between the sums of a backward."""
+        self._exchanges = Exchanges(turns, at_once=AT_ONCE, early=self.early)
         self._parameters = parameters
         self._rate = rate
         self._norm = norm

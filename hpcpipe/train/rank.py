@@ -138,6 +138,7 @@ class Rank:
             gathering=gathering,
             norm=self._has_norm,
             phased=self._phased,
+            eager=self.buckets.early,
             recorded=None if self._replay is None else self._replay.recording.order(step),
         )
 

@@ -52,6 +52,10 @@ class Buckets(EngineBuckets, Protocol):
     def tied(self) -> tuple[int, ...]:
         """The buckets whose gradients are exchanged with other stages."""
 
+    @property
+    def early(self) -> tuple[int, ...]:
+        """The buckets that are updated and gathered between the sums of a backward."""
+
     def __len__(self) -> int:
         """Return how many there are."""
 

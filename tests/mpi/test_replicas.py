@@ -6,6 +6,7 @@ from layers import disturb
 from training import load, reference, train_on
 
 from hpcpipe.plan import Kind
+from hpcpipe.train import trained
 
 
 def _settings(pipeline, replicas, *more):
@@ -65,3 +66,29 @@ def test_the_bits_are_the_same_on_every_run_and_whether_the_all_reduce_is_split_
                 count = len(result[2].buckets)
                 norm = [Kind.NORM] * (clip != '"off"')
                 assert seen == 4 * [*[Kind.RS] * count, *norm, *[Kind.UPDATE] * count, *[Kind.AG] * count]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("progress", ["poll", "auto"])
+def test_gathers_between_the_sums_of_a_backward_and_a_thread_that_moves_them_change_no_bit(
+    comm, tmp_path, monkeypatch, replicas, progress
+):
+    """One micro-batch on one stage of four chunks, as plain data parallelism has it."""
+    if replicas > comm.size:
+        pytest.skip(f"needs {replicas} ranks")
+    made = trained.FusionBuckets
+    asked = []
+
+    def make(*args, **settings):
+        asked.append(settings["gathers_early"])
+        return made(*args, **{**settings, "progress": progress})
+
+    monkeypatch.setattr(trained, "FusionBuckets", make)
+    more = ["batch.microbatches=1", "parallel.chunks=4", 'optimizer.nonfinite="late-stop"', "job.steps=6"]
+    settings = _settings(1, replicas, *more, "comm.bucket_mb=0.005")
+    whole = train_on(comm, tmp_path, *settings, "comm.split_allreduce=false")
+    split = train_on(comm, tmp_path, *settings, before_step=disturb(replicas))
+    if split is not None:
+        assert asked == [True, True]
+        assert all(torch.equal(a, b) for a, b in zip(whole[1], split[1], strict=True))

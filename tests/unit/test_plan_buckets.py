@@ -63,6 +63,31 @@ def test_a_step_is_done_when_its_all_gathers_are_under_way():
 
 
 @pytest.mark.parametrize("dispatch", ["ready", "fixed"])
+def test_an_eager_update_goes_before_the_backwards_that_are_left_and_the_others_after_them(dispatch):
+    """What comes beside it starts before it, because starting that takes no time."""
+    schedule = Schedule("interleaved", dispatch, Placement(1, 4), 1, (Limits(),))
+    each = schedule.stage_plan(0, buckets=4, replicated=True, eager=[1])
+    each.begin(0)
+    order = run(each)
+    updates = [Task(Kind.UPDATE, bucket) for bucket in range(4)]
+    last = order.index(Task(Kind.B, 0, 0))
+    assert [order.index(update) < last for update in updates] == [False, True, False, False]
+    eager = order.index(updates[1])
+    assert order[eager - 1] == Task(Kind.RS, 1) and order[eager + 1] == Task(Kind.AG, 1)
+    assert each.done
+
+
+def test_a_recorded_order_is_run_as_it_is_whatever_is_eager():
+    schedule = Schedule("interleaved", "ready", Placement(1, 4), 1, (Limits(),))
+    recorded = schedule.stage_plan(0, buckets=4, replicated=True)
+    recorded.begin(0)
+    order = run(recorded)
+    again = schedule.stage_plan(0, buckets=4, replicated=True, eager=[0, 1], recorded=order)
+    again.begin(0)
+    assert run(again) == order
+
+
+@pytest.mark.parametrize("dispatch", ["ready", "fixed"])
 def test_forwards_of_a_chunk_wait_for_its_parameters_and_the_others_do_not(dispatch):
     each = plan(dispatch, gathering=[0])  # the bucket of chunk 1
     each.begin(0)

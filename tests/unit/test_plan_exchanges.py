@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from hpcpipe.plan import Exchanges, Kind, Task
+from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
 
 
 def rs(bucket):
@@ -46,11 +46,40 @@ def test_what_takes_no_turns_begins_at_once_and_takes_no_room():
     assert turns.end(rs(1)) == [ag(1)]
 
 
+def test_what_is_gathered_early_begins_where_sums_leave_room_and_sums_wait_for_no_gather():
+    turns = Exchanges(range(4), at_once=2, early=[1])
+    assert turns.ask(rs(0)) + turns.ask(rs(1)) == [rs(0), rs(1)]
+    assert turns.end(rs(0)) == turns.end(rs(1)) == []
+    assert turns.ask(ag(0)) == [], "its turn is the last"
+    assert turns.ask(ag(1)) == [ag(1)]
+    assert turns.ask(rs(2)) + turns.ask(rs(3)) == [rs(2), rs(3)]
+    assert turns.end(rs(2)) == [] and turns.ask(ag(2)) == []
+    assert turns.end(rs(3)) == [] and turns.ask(ag(3)) == [ag(3)], "one gather and this one"
+    assert turns.end(ag(1)) == [ag(2)]
+    assert turns.end(ag(2)) == [ag(0)]
+
+
+def test_every_third_of_equal_buckets_is_gathered_early():
+    assert early_gathers([1.0] * 12) == [2, 5, 8, 11]
+    assert early_gathers([1.0] * 12, share=1 / 2) == [1, 3, 5, 7, 9, 11]
+    assert early_gathers([1.0] * 12, share=0.0) == []
+
+
+def test_no_more_than_a_third_is_gathered_early_whatever_the_sizes():
+    random = Random(0)
+    for _ in range(50):
+        sizes = [random.lognormvariate(0, 2) for _ in range(random.randrange(1, 20))]
+        early = early_gathers(sizes)
+        assert early == sorted(set(early))
+        assert sum(sizes[bucket] for bucket in early) <= sum(sizes) / 3 * 1.001
+        assert 0 not in early, "the last one that the next forward needs has the most time"
+
+
 class Replica:
     """Goes through three steps, bucket by bucket as it happens: RS, then AG, then the next step's RS."""
 
-    def __init__(self, buckets, at_once):
-        self.turns = Exchanges(range(buckets), at_once=at_once)
+    def __init__(self, buckets, at_once, early):
+        self.turns = Exchanges(range(buckets), at_once=at_once, early=early)
         self.to_ask = [[kind(bucket) for _step in range(3) for kind in (rs, ag)] for bucket in range(buckets)]
         self.waits_for = {}
         self.under_way, self.begun = [], []
@@ -76,7 +105,8 @@ class Replica:
 def test_replicas_that_ask_in_any_order_never_wait_for_each_other_for_ever(seed):
     """An exchange ends when it has begun on both; each replica asks by its own timing."""
     random, buckets = Random(seed), 5
-    pair = [Replica(buckets, at_once=1 + seed % 3) for _ in range(2)]
+    early = sorted(random.sample(range(buckets), seed % 4))
+    pair = [Replica(buckets, at_once=1 + seed % 3, early=early) for _ in range(2)]
     while any(each.may_ask() or each.under_way or each.waits_for for each in pair):
         moves = [(each.ask, bucket) for each in pair for bucket in each.may_ask()]
         ended = [task for task in pair[0].under_way if task in pair[1].under_way]
@@ -87,5 +117,7 @@ def test_replicas_that_ask_in_any_order_never_wait_for_each_other_for_ever(seed)
         else:
             move, bucket = random.choice(moves)
             move(bucket)
-    assert pair[0].begun == pair[1].begun
-    assert len(pair[0].begun) == 3 * 2 * buckets
+    for kind in (Kind.RS, Kind.AG):
+        begun = [[task for task in each.begun if task.kind is kind] for each in pair]
+        assert begun[0] == begun[1]
+        assert len(begun[0]) == 3 * buckets
