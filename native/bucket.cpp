@@ -15,6 +15,8 @@ namespace hpcpipe {
 namespace {
 
 constexpr int kTags = 2;  // one an operation
+// To send a block of so many bytes costs more than to wake the progress thread for it.
+constexpr std::size_t kHandedOver = std::size_t{64} << 10;
 constexpr std::size_t kMostSends = 16;  // under way at once
 constexpr std::size_t kLongestMessage = std::size_t{1} << 30;  // bytes; MPI counts are ints
 
@@ -146,7 +148,8 @@ void Bucket::start(Work work) {
   if (sequence_.empty()) return;
   state_.store(State::under_way, std::memory_order_release);
   open();
-  if (!advance_here() && threaded_) Progress::instance().add(shared_from_this());
+  const bool hands_over = threaded_ && block_ * size_of(element_) >= kHandedOver;
+  if (hands_over || (!advance_here() && threaded_)) Progress::instance().add(shared_from_this());
 }
 
 bool Bucket::advance_here() {

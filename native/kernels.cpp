@@ -16,6 +16,7 @@ namespace hpcpipe {
 
 namespace {
 
+constexpr std::size_t kLanes = 32;   // sums of squares that go on beside each other
 constexpr std::size_t kTile = 1024;  // sums of more than two sources pass through a tile that stays in the first cache
 
 // Loops over arrays that are disjoint or the very same: nothing is carried from one element to the next.
@@ -74,6 +75,27 @@ HPCPIPE_INLINE void transfer_with(void* into, const void* from, std::size_t leng
   }
 }
 
+template <typename N>
+HPCPIPE_INLINE double square_sum_of(const void* from, std::size_t length) {
+  const auto* in = static_cast<const typename N::Stored*>(from);
+  double lanes[kLanes] = {};
+  const std::size_t whole = length - length % kLanes;
+  for (std::size_t begin = 0; begin < whole; begin += kLanes) {
+#pragma GCC ivdep
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(N::load(in[begin + lane]));
+      lanes[lane] += value * value;
+    }
+  }
+  for (std::size_t i = whole; i < length; ++i) {
+    const auto value = static_cast<double>(N::load(in[i]));
+    lanes[i - whole] += value * value;
+  }
+  double sum = 0.0;
+  for (double lane : lanes) sum += lane;
+  return sum;
+}
+
 using Reduce = void (*)(void*, const void* const*, std::size_t, std::size_t);
 using Transfer = void (*)(void*, const void*, std::size_t);
 
@@ -87,6 +109,10 @@ using Transfer = void (*)(void*, const void*, std::size_t);
     template <typename Into, typename From, bool adds>                                                            \
     TARGET static void transfer(void* into, const void* from, std::size_t length) {                               \
       transfer_with<Into, From, adds>(into, from, length);                                                        \
+    }                                                                                                             \
+    template <typename N>                                                                                         \
+    TARGET static double square_sum(const void* from, std::size_t length) {                                       \
+      return square_sum_of<N>(from, length);                                                                      \
     }                                                                                                             \
   };
 
@@ -156,6 +182,16 @@ void convert(Element into_type, void* into, Element from_type, const void* from,
 
 void accumulate(Element into_type, void* into, Element from_type, const void* from, std::size_t length) {
   transfer<true>(into_type, into, from_type, from, length);
+}
+
+double square_sum(Element element, const void* from, std::size_t length) {
+  double sum = 0.0;
+  with_kernels([&](auto kernels) {
+    with_number(element, [&](auto number) {
+      sum = decltype(kernels)::template square_sum<decltype(number)>(from, length);
+    });
+  });
+  return sum;
 }
 
 const char* kernel_set() {

@@ -16,6 +16,10 @@ void reduce(Element element, void* into, const void* const* sources, std::size_t
 void convert(Element into_type, void* into, Element from_type, const void* from, std::size_t length);
 void accumulate(Element into_type, void* into, Element from_type, const void* from, std::size_t length);
 
+// The sum of the squares, in double precision and one order, so with the same bits wherever the array lies. A square of
+// any type but float64 is exact in it, so the bits do not depend on the processor either.
+double square_sum(Element element, const void* from, std::size_t length);
+
 const char* kernel_set();  // "avx512", "avx2" or "baseline": what the functions above use here
 
 }  // namespace hpcpipe

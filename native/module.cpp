@@ -111,6 +111,12 @@ void bind_unpack(nb::handle flat, const nb::list& tensors) {
   unpack(piece, into.pieces);
 }
 
+double bind_square_sum(nb::handle flat) {
+  const ReadOnlyArray from = as_flat<ReadOnlyArray>(flat);
+  nb::gil_scoped_release unlocked;
+  return square_sum(element_of(from), from.data(), from.size());
+}
+
 std::shared_ptr<Group> make_group(std::uintptr_t communicator_address) {
   const MPI_Comm comm = communicator_at(communicator_address);
   nb::gil_scoped_release unlocked;
@@ -184,6 +190,7 @@ NB_MODULE(_native, m) {
   m.def("comm_size_bytes", [] { return sizeof(MPI_Comm); });
   m.def("library_path", &mpi_library_path);
   m.def("pack", &bind_pack, nb::arg("tensors"), nb::arg("flat"), nb::arg("accumulate"));
+  m.def("square_sum", &bind_square_sum, nb::arg("flat"));
   m.def("unpack", &bind_unpack, nb::arg("flat"), nb::arg("tensors"));
 
   m.def("has_thread_multiple", &has_thread_multiple);

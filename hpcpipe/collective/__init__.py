@@ -6,7 +6,7 @@ Importing this package starts MPI, and refuses a native module that was built fo
 # abi imports mpi4py.MPI before the native module, whose libmpi then resolves to the one already loaded.
 from hpcpipe.collective.abi import MpiError, build_config
 from hpcpipe.collective.bucket import CollectiveBucket
-from hpcpipe.collective.fusion import pack, padded_length, unpack
+from hpcpipe.collective.fusion import pack, padded_length, square_sum, unpack
 from hpcpipe.collective.group import Group
 from hpcpipe.collective.measure import measured_costs
 
@@ -18,5 +18,6 @@ __all__ = [
     "measured_costs",
     "pack",
     "padded_length",
+    "square_sum",
     "unpack",
 ]

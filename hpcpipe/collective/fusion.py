@@ -1,4 +1,4 @@
-"""Fused copies between a list of tensors and one flat bucket, each in one native call; knows no MPI.
+"""Fused copies between a list of tensors and one flat bucket, and its norm, each in one native call; knows no MPI.
 
 Tensors are torch tensors or numpy arrays of float32, float64, float16 or bfloat16 in the memory of the CPU, converted
 where the two types differ, rounded to nearest even; torch does not track gradients through the copy.
@@ -34,6 +34,11 @@ def pack(
 def unpack(flat: "torch.Tensor | np.ndarray", tensors: "Sequence[torch.Tensor | np.ndarray]") -> None:
     """Give every tensor its part of `flat`, in order; raises what `pack` raises."""
     native.unpack(_plain(flat), [_plain(tensor) for tensor in tensors])
+
+
+def square_sum(flat: "torch.Tensor | np.ndarray") -> float:
+    """Return the sum of the squares of a flat buffer in CPU memory, in double precision and always in one order."""
+    return native.square_sum(_plain(flat))
 
 
 def padded_length(length: int, parts: int) -> int:

@@ -133,6 +133,32 @@ void check_transfer(Element into_type, Element from_type, std::size_t length, Dr
   check_same(into_type, into.data(), wanted.data(), length, "a conversion");
 }
 
+// Whole numbers have exact sums in any order; one square beyond fp32 must not overflow.
+void check_square_sum(Element element, std::size_t length, Draws& draws) {
+  const std::size_t size = size_of(element);
+  std::vector<unsigned char> bytes((length + 1) * size);
+  double wanted = 0.0;
+  for (std::size_t i = 0; i < length; ++i) {
+    const double value = i == 3 && element != Element::float16 ? std::ldexp(1.0, 100) : static_cast<double>(draws.bits() % 200) - 100;
+    write(element, bytes.data() + (i + 1) * size, value);  // not aligned to vectors
+    if (i != 3) wanted += value * value;
+  }
+  const bool large = length > 3 && element != Element::float16;
+  if (large) {
+    const double sum = square_sum(element, bytes.data() + size, length);
+    CHECK(sum == std::ldexp(1.0, 200), "%s: %g, not 2^200", name_of(element), sum);
+    write(element, bytes.data() + 4 * size, 0.0);
+  } else if (length > 3) {
+    const double third = read(element, bytes.data() + 4 * size);
+    wanted += third * third;
+  }
+  const double sum = square_sum(element, bytes.data() + size, length);
+  CHECK(sum == wanted, "squares of %zu %s: %g, not %g", length, name_of(element), sum, wanted);
+  if (length == 0) return;
+  write(element, bytes.data() + length * size, std::numeric_limits<double>::quiet_NaN());
+  CHECK(std::isnan(square_sum(element, bytes.data() + size, length)), "%s: not a number is lost", name_of(element));
+}
+
 void check_every_half(Element element) {
   std::vector<std::uint16_t> halves(1 << 16), back(1 << 16);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
@@ -166,6 +192,7 @@ int main() {
         check_reduce(element, num_sources, length, num_sources - 1, draws);
       }
     }
+    for (std::size_t length : {0, 1, 4, 31, 32, 33, 100, 10007}) check_square_sum(element, length, draws);
     for (Element from : kElements) {
       for (std::size_t length : {0, 1, 31, 64, 10007}) check_transfer(element, from, length, draws);
     }

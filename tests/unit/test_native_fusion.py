@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpipe.collective import pack, padded_length, unpack
+from hpcpipe.collective import pack, padded_length, square_sum, unpack
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=8)
 
@@ -162,3 +162,20 @@ def test_padded_length_is_the_next_multiple(length, parts, expected):
 def test_padded_length_refuses_what_has_no_multiple(length, parts):
     with pytest.raises(ValueError, match="cannot pad"):
         padded_length(length, parts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_a_sum_of_squares_is_torch_s_in_double_precision_and_has_the_same_bits_wherever_the_numbers_lie(dtype):
+    numbers = torch.randn(5001, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = square_sum(numbers)
+    assert found == pytest.approx(float(numbers.double().square().sum()), rel=1e-12)
+    for begin in range(1, 9):
+        moved = torch.zeros(5010, dtype=dtype)[begin : begin + 5001].copy_(numbers)
+        assert square_sum(moved) == found
+
+
+def test_a_square_beyond_fp32_is_no_infinity_and_what_is_no_number_stays_none():
+    assert square_sum(np.array([1e30, 1e-30], np.float32)) == pytest.approx(1e60, rel=1e-6)
+    assert np.isnan(square_sum(np.array([1.0, np.nan], np.float32)))
+    assert square_sum(np.array([np.inf], np.float32)) == np.inf
+    assert square_sum(np.zeros(0, np.float32)) == 0.0
