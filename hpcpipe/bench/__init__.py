@@ -7,6 +7,7 @@ BENCHES = {
     "requests": ("hpcpipe.bench.requests:run", "persistent receives beside plain nonblocking ones"),
     "slow-link": ("hpcpipe.bench.slow_link:run", "1 MiB messages over 1 Gbit/s between emulated hosts, and torch's"),
     "preempted": ("hpcpipe.bench.preempted:run", "kFkB, fixed and chosen live, on links that another tenant takes"),
+    "dataparallel": ("hpcpipe.bench.dataparallel:run", "gradients over 1 and 10 Gbit/s: MPI, torch DDP, ours"),
     "paper-rrfp": ("hpcpipe.bench.paper_rrfp:run", "readiness-first against RRFP's table 1, simulated"),
     "paper-adagrouper": ("hpcpipe.bench.paper_adagrouper:run", "kFkB on a preempted network against Ada-Grouper"),
     "paper-dear": ("hpcpipe.bench.paper_dear:run", "the split all-reduce against DeAR's 83 % and 15 %, simulated"),

@@ -19,6 +19,7 @@ _EXAMPLES = """\b
 Examples:
   hpcpipe bench paper-adagrouper
   hpcpipe bench pipeline --quick --json > pipeline.json
+  hpcpipe bench dataparallel --rate 1gbit --model gpt-2
   hpcpipe bench preempted --quick --seed 2 --plot preempted.png
 
 """
@@ -30,6 +31,8 @@ _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of each setting (default: the benchmark's own).")
 @click.option("--seconds", type=click.IntRange(min=1), help="Seconds of a phase, for benchmarks that go by time.")
 @click.option("--ranks", type=click.IntRange(min=1), help="MPI ranks to start, for benchmarks that need them.")
+@click.option("--rate", "rates", multiple=True, help="dataparallel: a link's rate (1gbit, 10gbit); may be repeated.")
+@click.option("--model", "models", multiple=True, help="dataparallel: a model (12-layers, gpt-2); may be repeated.")
 @click.option("--quick", is_flag=True, help="Fewer rows, for benchmarks that have many.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of what is drawn, for benchmarks that draw.")
 @click.option(
@@ -44,6 +47,8 @@ def bench(
     steps: int | None,
     seconds: int | None,
     ranks: int | None,
+    rates: tuple[str, ...],
+    models: tuple[str, ...],
     quick: bool,
     seed: int | None,
     plot: Path | None,
@@ -60,6 +65,8 @@ def bench(
         ("steps", steps),
         ("seconds", seconds),
         ("ranks", ranks),
+        ("rates", rates or None),
+        ("models", models or None),
         ("quick", quick or None),
         ("seed", seed),
         ("plot", plot),
@@ -67,7 +74,8 @@ def bench(
     options = {key: value for key, value in given if value is not None}
     for key in options:
         if key not in signature(run).parameters:
-            raise click.UsageError(f"the benchmark {name} does not take --{key}")
+            option = {"rates": "rate", "models": "model"}.get(key, key)
+            raise click.UsageError(f"the benchmark {name} does not take --{option}")
     with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=None)
         try:

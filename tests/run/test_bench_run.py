@@ -123,3 +123,25 @@ def test_a_tenant_fills_a_link_s_queue_up_to_its_window_and_the_link_keeps_to_it
 def _queue(shown):
     (queue,) = json.loads(subprocess.run(shown, capture_output=True, text=True, check=True, timeout=20).stdout)
     return queue
+
+
+@pytest.mark.long
+def test_all_ways_to_sum_gradients_run_between_emulated_hosts_beside_what_bounds_them(tmp_path):
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    document = _document(tmp_path, "dataparallel", "--steps", 1, "--quick", "--rate", "1gbit")
+    rows = {row["way"]: row for row in document["rows"]}
+    bounds = ["computing alone", "network alone", "longest chain"]
+    ours = ["ours, tensor by tensor", "ours, default", "ours, best"]
+    assert set(rows) >= {*bounds, "MPI after", "MPI in backward, best", "torch DDP, default", "torch DDP, best", *ours}
+    assert rows["network alone"]["step"] == pytest.approx(6_375_600 * 4 / 125e6 * 1e3), "125 MB/s"
+    for way, row in rows.items():
+        assert row["step"] > 179, f"{way}: twelve layers compute for 15 ms each"
+        assert row["exposed"] == pytest.approx(row["step"] - rows["computing alone"]["step"])
+
+
+def test_gradients_are_not_summed_at_rates_or_in_models_that_do_not_exist():
+    for option, word in (("--rate", "5gbit"), ("--model", "gpt-9")):
+        result = CliRunner().invoke(main, ["bench", "dataparallel", option, word])
+        assert result.exit_code == 1
+        assert f"{word} is not known here; known are" in result.stderr

@@ -1,0 +1,168 @@
+"""Measure the ways to sum gradients on the ranks that are there: bucket sizes first, then the best of them in turns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from hpcpipe.bench.dataparallel.models import Model
+from hpcpipe.bench.emulated import meet
+
+if TYPE_CHECKING:
+    from hpcpipe.runtime import World
+
+MB = 10**6
+WARM_UP = 2
+"""Steps of a turn that are not counted: the first has nothing of a step before beside it."""
+SWEEP_STEPS = 3
+UNFUSED = 0
+
+OURS, DDP, MPI, AFTER, ALONE = "ours", "torch DDP", "MPI in backward", "MPI after", "no exchange"
+OWN_METHODS = (MPI, OURS)
+"""The ways with buckets that need nothing but this package; in the order of the table, after DDP."""
+DEFAULT_BYTES = {OURS: 25 * MB, DDP: 25 << 20, MPI: 25 * MB}
+"""Of a bucket where nobody says otherwise; for MPI, those of ours."""
+
+
+class Way(Protocol):
+    """One way to sum gradients, on all ranks."""
+
+    def run(self, steps: int) -> list[int]:
+        """Run so many steps and return when each ended, in ns."""
+
+    def free(self) -> None:
+        """Free what it holds (collective)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way and its bucket size: bytes, `UNFUSED`, or None for what has none. `label` says why it is measured."""
+
+    method: str
+    bucket_bytes: int | None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The median step of a setting (ms) and by how many bytes a rank's process grew for it."""
+
+    setting: Setting
+    step_ms: float
+    grown_bytes: int
+
+
+def measure(
+    world: "World",
+    model: Model | None,
+    methods: Sequence[str],
+    *,
+    steps: int,
+    rounds: int,
+    sweep: Sequence[float],
+    progress: Callable[[], object],
+) -> list[Measured]:
+    """Return what each setting took; the same on all ranks (collective).
+
+    `methods` are the ways with buckets. Without a model it is the GPT that computes, which is also measured without any
+    exchange. `sweep` are bucket sizes in MB to try for the best of each way, beside its default. Defaults are as many
+    times smaller as the model is.
+    """
+    settings = [Setting(AFTER, None), Setting(OURS, UNFUSED, "tensor by tensor")]
+    settings = [Setting(ALONE, None), *settings] if model is None else settings
+    for method in methods:
+        if method == MPI and model is None:
+            continue
+        default = DEFAULT_BYTES[method] // (1 if model is None else model.factor)
+        tried = {size: Setting(method, size) for size in (default, *(round(size * MB) for size in sweep))}
+        took = {size: _alone(world, model, setting) for size, setting in tried.items()}
+        progress()
+        best = min(took, key=lambda size: took[size])
+        settings += [] if method == MPI else [Setting(method, default, "default")]
+        settings.append(Setting(method, best, "best"))
+    return _in_turns(world, model, settings, steps=steps, rounds=rounds, progress=progress)
+
+
+def _alone(world: "World", model: Model | None, setting: Setting) -> float:
+    way = make_way(world, model, setting)
+    took = median(_steps(world, way, SWEEP_STEPS))
+    way.free()
+    return took
+
+
+def _in_turns(
+    world: "World",
+    model: Model | None,
+    settings: Sequence[Setting],
+    *,
+    steps: int,
+    rounds: int,
+    progress: Callable[[], object],
+) -> list[Measured]:
+    """Run all settings one after the other, several times, in another order each time."""
+    ways: list[Way] = []
+    grown: list[int] = []
+    for setting in settings:
+        before = _resident()
+        ways.append(make_way(world, model, setting))
+        ways[-1].run(1)
+        grown.append(_resident() - before)
+    took: list[list[float]] = [[] for _ in settings]
+    for number in range(rounds):
+        for index in range(len(settings)):
+            turn = (index + number) % len(settings)
+            took[turn] += _steps(world, ways[turn], steps)
+        progress()
+    for way in ways:
+        way.free()
+    return [Measured(*each) for each in zip(settings, map(median, took), grown, strict=True)]
+
+
+def make_way(world: "World", model: Model | None, setting: Setting) -> Way:
+    """Return a way of a setting on this rank (collective); without a model that of the GPT that computes."""
+    method, size = setting.method, setting.bucket_bytes
+    if model is None:
+        return _make_real_way(world, method, size)
+    if method == OURS:
+        from hpcpipe.bench.dataparallel.ours import Ours
+
+        return Ours(world, model, bucket_bytes=size or 0)
+    if method == DDP:
+        from hpcpipe.bench.dataparallel.ddp import MEGABYTE, Ddp
+
+        assert size is not None
+        return Ddp(model, bucket_mb=size / MEGABYTE)
+    from hpcpipe.bench.dataparallel.mpi import MpiSums
+
+    return MpiSums(world, model, bucket_bytes=size)
+
+
+def _make_real_way(world: "World", method: str, size: int | None) -> Way:
+    from hpcpipe.bench.dataparallel import real
+
+    if method == OURS:
+        return real.RealOurs(world, bucket_bytes=size or 0)
+    if method == DDP:
+        return real.RealDdp(world, bucket_bytes=size or 0)
+    return real.RealMpi(world) if method == AFTER else real.Replica(world)
+
+
+def _steps(world: "World", way: Way, steps: int) -> list[float]:
+    """Return the ms of each counted step, from its predecessor's end to its own on the slowest rank."""
+    from mpi4py import MPI
+
+    meet(world.comm)
+    ends = np.array(way.run(WARM_UP + steps), dtype=np.int64)
+    between = np.diff(ends)[WARM_UP - 1 :]
+    world.comm.Allreduce(MPI.IN_PLACE, between, op=MPI.MAX)
+    return (between * 1e-6).tolist()
+
+
+def _resident() -> int:
+    """Return the bytes of this process in memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
