@@ -168,6 +168,6 @@ def _table(world: "World", rows: list[Row], counted: int) -> BenchTable:
             "x bound: of the longer of computing and network, at the nominal rate; a full frame carries 95.6 % of data",
             "longest chain: the first layer's exchange between two steps, or a network that waits for a gradient",
             "exposed: beyond computing alone; x ours: how many times the step of ours at its best",
-            "memory: by how much a rank's process grew, with parameters, gradients and buffers; best: of a few sizes",
+            "memory: what a process holds more after a first step: parameters, gradients, buffers; best: of a few sizes",
         ),
     )

@@ -89,7 +89,8 @@ class _Stage:
     ) -> None:
         self._device, self._buckets = device, buckets
         self._forward_ns = [round(ms * _NS) for ms in model.forward_ms()]
-        self._gradients = [[torch.zeros_like(each) for each in of_layer] for of_layer in parameters]
+        most = torch.zeros(max(layer.numel for layer in model.layers))  # what a backward makes is soon given back
+        self._gradients = [_parts(most, of_layer) for of_layer in parameters]
 
     def load(self, step: int) -> None:
         """Read nothing."""
@@ -101,3 +102,10 @@ class _Stage:
             return self._device.run(self._forward_ns[task.chunk])
         self._buckets.add(task.chunk, self._gradients[task.chunk], first=True)
         return self._device.run(2 * self._forward_ns[task.chunk])
+
+
+def _parts(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Return views of a flat tensor in the shapes of some parameters."""
+    lengths = [parameter.numel() for parameter in parameters]
+    parts = flat[: sum(lengths)].split(lengths)
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
