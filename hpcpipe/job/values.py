@@ -17,7 +17,7 @@ from hpcpipe.plan.schedule import FROM_FILE
 
 LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
 MOST_MS = 1e9
-MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? *[kMGTmgt]?i?[Bb]")
+MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? *[kKMGTmgt]?i?[Bb]")
 MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]

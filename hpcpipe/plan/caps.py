@@ -162,7 +162,7 @@ def _totals(
     if found := fullmatch(r"([0-9]+(?:\.[0-9]+)?)x", setting):
         factor = Fraction(found[1])
         return [max(chunks, ceil(factor * own)) if factor else 0 for own in _profile(placement)]
-    if found := fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kMGTmgt]?)(i?)[Bb]", setting):
+    if found := fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kKMGTmgt]?)(i?)[Bb]", setting):
         size = Fraction(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()]
         return _fitting(name, setting, size, placement, activation_bytes)
     raise ValueError(

@@ -114,7 +114,8 @@ def test_what_a_stage_may_hold_is_dealt_out_whole_and_every_chunk_gets_some(hint
 
 
 @pytest.mark.parametrize(
-    ("setting", "caps"), [("2GB", (2, 4)), ("2 GB", (2, 4)), ("1.5GiB", (1, 3)), ("966.4 MB", (1, 1))]
+    ("setting", "caps"),
+    [("2GB", (2, 4)), ("2 GB", (2, 4)), ("1.5GiB", (1, 3)), ("1572864 KiB", (1, 3)), ("966.4 MB", (1, 1))],
 )
 def test_bytes_are_as_many_micro_batches_as_fit(setting, caps):
     limits = limits_for("bf", 2, in_flight=setting, activation_bytes=[966_367_642, 500e6])
