@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcpipe.bench.emulated import emulated_job
 from hpcpipe.bench.hosts import HostLink, emulated_hosts, missing
 from hpcpipe.bench.preempted_runs import Trace, run_in_phases
-from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, FIXED, best_fixed, names, verdicts
+from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, FIXED, best_fixed, doubts, names, verdicts
 from hpcpipe.bench.ranks import CannotRunError
 from hpcpipe.bench.shapes import SHAPES, Shape
 from hpcpipe.bench.table import BenchTable, Column, Row
@@ -193,6 +193,7 @@ def _table(stages: int, traces: Mapping[tuple[str, str], Trace], phases: Sequenc
         ),
         rows=rows,
         notes=(
+            *doubts(figures, phases),
             *verdicts(figures, phases),
             f"phases of {phases[0].seconds:g} s, seed {seed}: every system meets the same bursts at the same times",
             f"the tenant keeps a link's queue filled: {'; '.join(heavy)}",

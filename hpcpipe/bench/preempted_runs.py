@@ -35,6 +35,8 @@ _LOOK_S = 0.02
 _PATIENCE_S = 120.0
 _SHOWN = 20
 _NAMED = 3
+_TOO_LONG_S = 0.1
+"""Tasks take a tenth of it; a machine that others keep busy makes them some milliseconds longer, and rarely this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class InPhase:
 
     `ms` is the phase's time over the steps done in it, parts of a step counted, and `settled_ms` the same of its second
     half. `in_flight` are the most samples that any stage held, `held_bytes` the most bytes of their messages.
-    `groupings` are the "k x b" that steps had, the most frequent first.
+    `groupings` are the "k x b" that steps had, the most frequent first. `stood_still_s` is for how long the machine let
+    tasks that only sleep go on sleeping: what was measured meanwhile says nothing.
     """
 
     ms: float
@@ -51,6 +54,7 @@ class InPhase:
     in_flight: int
     held_bytes: int
     groupings: str
+    stood_still_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,7 @@ def read_trace(run: Path, began: int, phases: Sequence[Phase], *, samples: int, 
     times = (np.append(steps.t_begin, steps.t_end[-1]) - began) * 1e-9
     k, held = np.asarray(steps.k), [_held(log, began, samples) for log in ranks]
     sizes = microbatch_sizes(ranks[0].rows.read(("kind", "step")), samples)[: len(steps)]
+    too_long = [_too_long(log, began) for log in ranks]
     found = []
     for begin, stop in bounds(phases):
         most = [_most(*each, begin, stop) for each in held]
@@ -164,6 +169,7 @@ def read_trace(run: Path, began: int, phases: Sequence[Phase], *, samples: int, 
                 in_flight=max(most),
                 held_bytes=round(max(count * size for count, size in zip(most, sample_bytes, strict=True))),
                 groupings=", ".join(f"{group or ''} x {size}".strip() for (group, size), _ in common),
+                stood_still_s=max(float(lasted[(at >= begin) & (at < stop)].sum()) for at, lasted in too_long),
             )
         )
     return Trace(times, k, sizes, tuple(found))
@@ -199,6 +205,14 @@ def _held(log: RankLog, began: int, samples: int) -> tuple[NDArray[np.float64], 
     changes = np.concatenate([-sizes[rows["step"][backward]], sizes[rows["step"][forward]]])
     order = np.argsort(times, kind="stable")
     return (times[order] - began) * 1e-9, np.cumsum(changes[order])
+
+
+def _too_long(log: RankLog, began: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return when forwards and backwards began that went on far too long, and how long they lasted, s."""
+    rows = log.rows.read(("kind", "t_start", "t_end"))
+    lasted = (rows["t_end"] - rows["t_start"]) * 1e-9
+    which = np.isin(rows["kind"], (Kind.F, Kind.B)) & (lasted > _TOO_LONG_S)
+    return (rows["t_start"][which] - began) * 1e-9, lasted[which]
 
 
 def _most(times: NDArray[np.float64], held: NDArray[np.int64], begin: float, end: float) -> int:

@@ -16,6 +16,9 @@ REGRET, LEAST_GAIN, LOSS, READY_GAIN = 0.05, 0.04, 0.01, 0.05
 """The aims: within 5 % of the best k in hindsight; 4 % over 1F1B where preempted, the least of Ada-Grouper's 4 to 30 %
 (arXiv 2303.01675); under 1 % lost where quiet; and readiness 5 % faster than the fixed order where messages jitter."""
 
+STILL = 0.01
+"""The share of a phase for which the machine may stand still."""
+
 Figures = Mapping[tuple[str, str], Sequence[InPhase]]
 """By model and system, each phase's."""
 
@@ -57,6 +60,16 @@ def verdicts(figures: Figures, phases: Sequence[Phase]) -> list[str]:
         (f"adaptive ready at least {READY_GAIN:.0%} over adaptive fixed", readies, lambda x: x >= READY_GAIN),
     )
     return [_sentence(aim, found, good) for aim, found, good in aims if found]
+
+
+def doubts(figures: Figures, phases: Sequence[Phase]) -> list[str]:
+    """Return a sentence for each figure that the machine has spoilt, by standing still for 1 % of the phase or more."""
+    return [
+        f"not to be trusted: {model} {phase.name}, {system}: the machine stood still for {each.stood_still_s:.1f} s"
+        for (model, system), known in figures.items()
+        for phase, each in zip(phases, known, strict=True)
+        if each.stood_still_s >= STILL * phase.seconds
+    ]
 
 
 def _sentence(aim: str, found: Sequence[tuple[str, float]], good: Callable[[float], bool]) -> str:

@@ -14,7 +14,7 @@ from hpcpipe.bench import shapes
 from hpcpipe.bench.preempted import SYSTEMS, job_of
 from hpcpipe.bench.preempted_picture import draw, smooth
 from hpcpipe.bench.preempted_runs import InPhase, Trace, microbatch_sizes, ms_a_step, read_trace
-from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, best_fixed, names, verdicts
+from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, best_fixed, doubts, names, verdicts
 from hpcpipe.bench.shapes import gpt, unet
 from hpcpipe.bench.tenant import Phase, bounds, bursts
 from hpcpipe.cli import main
@@ -177,6 +177,19 @@ def test_a_log_tells_the_steps_and_the_memory_of_each_phase(tmp_path):
     assert (fast.in_flight, slow.in_flight) == (2 * 4, 2 * 4)
     assert (fast.held_bytes, slow.held_bytes) == (4 * 30, 4 * 30), "one of 30 bytes weighs more than two of 10"
     assert (fast.groupings, slow.groupings) == ("x 4", "x 4"), "the log names no group"
+
+
+def test_a_machine_that_stands_still_spoils_the_figures_of_that_phase_and_is_named(tmp_path):
+    def duration(_kind, step, stage, microbatch):
+        return 250_000_000 if (step, stage, microbatch) == (1, 1, 0) else 1_000_000
+
+    write_run(tmp_path, Pipeline(stages=2, microbatches=4, forward=1, backward=1, steps=3, duration=duration))
+    phases = [Phase("good", 0.010), Phase("bad", 0.500)]
+    good, bad = read_trace(tmp_path, ORIGIN, phases, samples=16, sample_bytes=[1, 1]).phases
+    assert (good.stood_still_s, bad.stood_still_s) == (0, pytest.approx(0.5)), "a forward and a backward of 0.25 s"
+    assert doubts({("GPT", BASE): [good, bad]}, phases) == [
+        "not to be trusted: GPT bad, fixed 1F1B: the machine stood still for 0.5 s"
+    ]
 
 
 def test_a_step_of_more_micro_batches_has_smaller_ones():
