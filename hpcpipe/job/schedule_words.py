@@ -1,5 +1,7 @@
 """A schedule in one word, as in `kfkb:k=4:fixed`: from what people type to settings of a job. It checks no values."""
 
+from hpcpipe.job.tune import Tune
+
 _DEFAULTS = {"k": "1", "in_flight": "equal-memory", "stash": "equal-memory", "dispatch": "ready"}
 
 
@@ -26,6 +28,7 @@ def schedule_settings(text: str) -> list[str]:
                 f"{text}: {word!r} is neither fixed, ready, k=N, in_flight=CAP, stash=CAP nor admission=RULE"
             )
     settings = [f"schedule.hint={hint}", "parallel.chunks=auto", "parallel.split=auto"]
+    settings += [f"tune.{key}={field.default}" for key, field in Tune.model_fields.items()]  # else it would change k
     return settings + [f"schedule.{key}={value}" for key, value in chosen.items()]
 
 

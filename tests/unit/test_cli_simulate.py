@@ -204,3 +204,10 @@ def test_slices_share_the_work_of_a_model_and_pay_for_their_sums(tmp_path: Path)
     slow = step_ns(2, "--gbit", "1", "--latency-us", "0", "--tflops", "0.001")
     num_bytes = 4 * 32 * 64  # one sequence of 32 tokens of width 64, in fp32
     assert slow - half == pytest.approx(4 * num_bytes * 8, rel=1e-3)
+
+
+def test_a_job_that_chooses_its_grouping_is_compared_with_schedules_that_have_none(tmp_path: Path) -> None:
+    tuned = ('schedule.hint="kfkb"', 'tune.grouping="on"', 'tune.memory_limit="1 GiB"', "tune.interval=30")
+    settings = [word for each in tuned for word in ("--set", each)]
+    found = document(Path(__file__).parents[2] / "jobs" / "emulated.toml", *settings, "--compare", "zbv,kfkb:k=2:fixed")
+    assert [each["hint"] for each in found["results"]] == ["kfkb", "zbv", "kfkb"]

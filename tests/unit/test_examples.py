@@ -22,6 +22,7 @@ EXPECTED = {
     "gpt_tensor": "gpt",
     "emulated": "synthetic",
     "study_16_stages": "synthetic",
+    "kfkb_tuning": "synthetic",
     "gpt_128": "gpt",
 }
 """What a stranger looks for, and the kind of its model; there may be more."""
