@@ -10,10 +10,8 @@ from command import ROOT, hpcpipe
 JOBS = ROOT / "jobs"
 SHORT = ("job.steps=3", "batch.microbatches=2", "batch.microbatch_size=1", "data.seq_len=32")
 EXAMPLES = {
-    "llama": ("parallel.pipeline=2", "model.layers=2", "model.context=32", *SHORT),
     "data_parallel": ("parallel.data=2", "model.layers=4", "model.context=32", *SHORT),
     "hugging_face": ("checkpoint.every=3", *SHORT),
-    "study_16_stages": ("parallel.pipeline=4", "batch.microbatches=4", "job.steps=3"),
 }
 
 
