@@ -63,6 +63,12 @@ def test_computing_after_the_last_parameters_delays_the_chain_too():
     assert chain_ms([10**6, 10**6, 0], [1.0, 1.0, 4.0], ranks=2, rate=1e9) == pytest.approx(16 + 3 * 5)
 
 
+def test_large_parameters_before_many_layers_stand_between_two_steps_with_the_first_of_these():
+    """20 ms of network, before layers of 3 + 6 ms with 6 ms of network each."""
+    layers, forward = [2_500_000, *[750_000] * 8], [0.0, *[3.0] * 8]
+    assert chain_ms(layers, forward, ranks=2, rate=1e9) == pytest.approx(20 + 6 + 8 * 9)
+
+
 def test_no_chain_is_shorter_than_the_bound():
     random = Random(1)
     for _ in range(100):

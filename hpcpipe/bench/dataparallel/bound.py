@@ -4,6 +4,7 @@ Pure arithmetic on a model's layers; nothing is measured here.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 FLOAT_BYTES = 4
 BITS = 8
@@ -27,16 +28,17 @@ def bound_ms(num_bytes: int, *, compute_ms: float, ranks: int, rate: float) -> f
 def chain_ms(layer_bytes: Sequence[int], forward_ms: Sequence[float], *, ranks: int, rate: float) -> float:
     """Return the longest chain of what must follow what in a steady step; at least `bound_ms`.
 
-    The first layer's gradient is the last one to be final and its parameters the first to be needed, so its exchange
-    stands between the backward and the next forward. And the link has nothing to do between the forward of the layer
-    whose parameters come last and the first final gradient.
+    Gradients of the layers up to some layer are final no earlier than its backward ends, and their parameters must all
+    be there before its next forward; so between the two stand all exchanges of these layers, and beside them the
+    computing of this layer and all that follow it. Whatever the order, a step is at least the longest such sum.
 
     Parameters
     ----------
     layer_bytes, forward_ms
         Of every layer, in the order of the forward; a backward takes twice as long as its forward.
     """
-    around_first = 3 * sum(forward_ms) + communication_ms(layer_bytes[0], ranks=ranks, rate=rate)
-    last = max(index for index, num_bytes in enumerate(layer_bytes) if num_bytes)
-    idle = 3 * sum(forward_ms[last:])
-    return max(around_first, communication_ms(sum(layer_bytes), ranks=ranks, rate=rate) + idle)
+    until = accumulate(layer_bytes)
+    return max(
+        communication_ms(exchanged, ranks=ranks, rate=rate) + 3 * sum(forward_ms[layer:])
+        for layer, exchanged in enumerate(until)
+    )

@@ -166,8 +166,8 @@ def _table(world: "World", rows: list[Row], counted: int) -> BenchTable:
             "so that at 1 Gbit/s two ranks communicate 1.13 times as long as they compute; the last model computes",
             "ResNet-50 is 4, BERT-base and GPT-2 are 16 times smaller in every tensor, and so are default buckets",
             "x bound: of the longer of computing and network, at the nominal rate; a full frame carries 95.6 % of data",
-            "longest chain: the first layer's exchange between two steps, or a network that waits for a gradient",
+            "longest chain: all exchanges up to some layer, and the computing from it on, which cannot overlap them",
             "exposed: beyond computing alone; x ours: how many times the step of ours at its best",
-            "memory: what a process holds more after a first step: parameters, gradients, buffers; best: of a few sizes",
+            "memory: what a process holds more after a step: parameters, gradients, buffers; best: of a few sizes",
         ),
     )
