@@ -1,6 +1,7 @@
 """Measure the ways to sum gradients on the ranks that are there: bucket sizes first, then the best of them in turns."""
 
 import ctypes
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -165,6 +166,7 @@ def _steps(world: "World", way: Way, steps: int) -> list[float]:
 
 def _resident() -> int:
     """Return the bytes of this process in memory, without what it has freed."""
+    gc.collect()  # a reducer of torch's is part of a cycle
     with suppress(AttributeError):  # glibc's alone
         ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()
