@@ -118,7 +118,7 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
     missing = [stage for stage in range(job.parallel.pipeline) if stage not in ranks]
     if missing:
         raise AnalysisError(f"{run.path}: no log of stage {missing[0]}: a run is re-simulated only as a whole")
-    chosen = _steps(run, ranks, steps)[-most:]
+    chosen = _alike(ranks, _steps(run, ranks, steps)[-most:])
     times: dict[Place, int] = {}
     ends: dict[Place, int] = {}
     for stage, rank in ranks.items():
@@ -132,7 +132,7 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
         step_ns=_step_ns(ranks, chosen),
         times=times,
         messages=MessagesAsRecorded(_messages(job.placement, ranks, chosen, ends)),
-        buckets=tuple(_num_buckets(ranks[stage].events) for stage in range(job.parallel.pipeline)),
+        buckets=tuple(_num_buckets(ranks[stage].events, chosen[-1]) for stage in range(job.parallel.pipeline)),
         replicated=job.parallel.data > 1,
     )
 
@@ -257,9 +257,17 @@ def _without_repeats(events: Events, steps: list[int]) -> Events:
     return events.take(np.isin(events.step, steps) & ~computed_again(events.kind, events.flags))
 
 
-def _num_buckets(events: Events) -> int:
-    buckets = events.microbatch[events.kind == Kind.UPDATE]
+def _num_buckets(events: Events, step: int) -> int:
+    buckets = events.microbatch[(events.kind == Kind.UPDATE) & (events.step == step)]
     return int(buckets.max()) + 1 if len(buckets) else 0
+
+
+def _alike(ranks: dict[int, RankLog], steps: list[int]) -> list[int]:
+    """Return the last of some steps, as many as have the same buckets: a search for their size changes them."""
+    events = [rank.events for rank in ranks.values()]
+    counts = [tuple(_num_buckets(of_stage, step) for of_stage in events) for step in steps]
+    first = next((at for at in reversed(range(len(steps))) if counts[at] != counts[-1]), -1) + 1
+    return steps[first:] if len(steps) - first > 1 else steps
 
 
 def _lists(rows: Events, *names: str) -> list[list[int]]:

@@ -46,6 +46,10 @@ class FusionTuner:
         The search ends when no size is expected to be better by this share.
     most
         It ends after so many trials at the latest.
+    trials
+        What an earlier search has measured; it goes on from there.
+    settled_mb
+        What an earlier search has ended with; then nothing is looked for.
 
     Raises
     ------
@@ -63,12 +67,13 @@ class FusionTuner:
         gain: float = 0.01,
         most: int = 20,
         trials: Sequence[Trial] = (),
+        settled_mb: float | None = None,
     ) -> None:
         try:
             import sklearn.gaussian_process  # noqa: F401
         except ImportError as error:
             raise MissingLibraryError(
-                "[tune] fusion = true needs scikit-learn: pip install 'hpcpipe[tune]', or set a bucket_mb that suits"
+                "[tune] fusion = \"on\" needs scikit-learn: pip install 'hpcpipe[tune]', or set a bucket_mb that suits"
             ) from error
         smallest, largest = min(smallest_mb, start_mb), max(largest_mb, start_mb)
         octaves = max(1, round(_SIZES_AN_OCTAVE * log(largest / smallest, 2)))
@@ -81,7 +86,9 @@ class FusionTuner:
         self.expected_gain = 1.0
         self.done = False
         self.bucket_mb = start_mb
-        if trials:
+        if settled_mb is not None:
+            self.bucket_mb, self.done = settled_mb, True
+        elif trials:
             self._choose()
 
     def observe(self, step_s: float) -> bool:

@@ -89,6 +89,15 @@ def check_settings(job: Job, header: LogHeader, source: Path) -> None:
         recorded = Job.from_resolved(header.job_toml)
     except (ValueError, OSError) as error:
         raise ReplayError(f"{source}: its job is not one that this hpcpipe can read: {error}") from error
+    if recorded.tune.fusion == "on":
+        raise ReplayError(
+            f'{source} was recorded with [tune] fusion = "on": the buckets of its steps differ, and a replay has the '
+            "same in all; record a run with the bucket_mb that was found"
+        )
+    if job.tune.fusion == "on":
+        raise ReplayError(
+            f'{source} was recorded with one bucket size and is replayed with that; add --set tune.fusion="off"'
+        )
     for (name, ours), (_, theirs) in zip(_settings(job), _settings(recorded), strict=True):
         if ours != theirs:
             raise ReplayError(

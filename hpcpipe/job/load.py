@@ -14,6 +14,7 @@ from hpcpipe.job import (
     checks,
     data_checks,
     explain,
+    fusion_checks,
     grouping_checks,
     pretrained,
     schedule_checks,
@@ -161,6 +162,7 @@ class _Reading:
             checkpoint_checks,
             slurm_checks,
             grouping_checks,
+            fusion_checks,
         )
         for check in (check for module in rules for check in module.CHECKS):
             if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):

@@ -46,7 +46,7 @@ def _only_an_order_can_be_waited_for(job: Job, _: int | None) -> Iterator[Proble
         )
 
 
-@CHECKS.needs("schedule.hint", "parallel.chunks")
+@CHECKS.needs("schedule.hint", "parallel.chunks", "parallel.pipeline")
 def _the_chunks_are_those_of_the_hint(job: Job, _: int | None) -> Iterator[Problem]:
     hint, chunks = job.schedule.hint, job.parallel.chunks
     wanted = FAMILIES[hint].chunks if hint in FAMILIES else None
@@ -57,7 +57,7 @@ def _the_chunks_are_those_of_the_hint(job: Job, _: int | None) -> Iterator[Probl
             f'set chunks = {wanted}, leave it out, or set hint = "interleaved" or "bf"',
         )
     most = FAMILIES[hint].most_chunks if hint in FAMILIES else None
-    if isinstance(chunks, int) and most is not None and chunks > most:
+    if isinstance(chunks, int) and most is not None and chunks > most and job.parallel.pipeline > 1:
         yield Problem(
             ("parallel", "chunks"),
             f"chunks = {chunks}, but hint = {show(hint)} has at most {count(most, 'chunk')} a stage",

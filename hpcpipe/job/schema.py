@@ -33,6 +33,10 @@ DeviceKind = Literal["auto", "cpu", "emulated"]
 Folder = Annotated[Path, BeforeValidator(values.to_path), PlainSerializer(str)]
 
 
+CHUNKS_OF_A_REPLICA = 8
+"""How many chunks a stage has that is alone in its replica: then an eighth of what is exchanged can hide nowhere."""
+
+
 class Run(Section):
     """`[job]`: how long, how often to report, and where the run's folder goes."""
 
@@ -283,8 +287,13 @@ class Job(Section):
 
     @property
     def _usual_chunks(self) -> int:
-        """Two chunks halve the bubble; a hint that can do with one does where layers or `split` are for one."""
+        """Two chunks halve the bubble; a hint that can do with one does where layers or `split` are for one.
+
+        The only stage of a replica has no bubble, but behind the work on some chunks the exchanges of others hide.
+        """
         stages, split = self.parallel.pipeline, self.parallel.split
+        if stages == 1 and self.parallel.data > 1 and isinstance(self.model, LanguageModel | Vlm):
+            return len(split) if isinstance(split, tuple) else min(CHUNKS_OF_A_REPLICA, self.model.blocks)
         if FAMILIES[self.schedule.hint].most_chunks is None:
             return 2
         too_few = isinstance(self.model, OwnModel)  # how many layers it has is known when it is made

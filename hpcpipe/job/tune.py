@@ -62,6 +62,11 @@ class Tune(Section):
     trial: Count = Field(default=5, description="steps that a new grouping is measured over before it is kept")
     margin: float = Field(default=0.03, ge=0, lt=1, description="least predicted gain for which a grouping is tried")
 
+    fusion: Literal["off", "on"] = Field(
+        default="off",
+        description="whether the size of the gradient buckets is looked for by the times of steps, from bucket_mb on",
+    )
+
     @property
     def limit_bytes(self) -> int | None:
         """The memory limit, None where there is none."""

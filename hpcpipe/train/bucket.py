@@ -154,7 +154,14 @@ class Bucket:
     @property
     def state_bytes(self) -> int:
         """Bytes of what is kept for updates alone: the optimizer's state, and fp32 values where there are others."""
-        return sum(tensor.nbytes for tensor in self._states().values())
+        return sum(tensor.nbytes for tensor in self.states.values())
+
+    @property
+    def states(self) -> dict[str, torch.Tensor]:
+        """What is kept for updates, by name: an element for each of the shard's, or a scalar for all of them."""
+        (state,) = self.optimizer.state.values() or ({},)
+        states = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        return states if self._master is self._shard else {**states, MASTER: self._master}
 
     def state_of(self, parameter: torch.nn.Parameter) -> Kept:
         """Return what this rank keeps of a parameter in the first place of its use; begin = end where it is nothing."""
@@ -169,18 +176,13 @@ class Bucket:
         begin = min(max(self._begin - place, 0), size)
         end = max(begin, min(self._begin + length - place, size))
         mine = slice(place + begin - self._begin, place + end - self._begin)
-        states = self._states().items()
+        states = self.states.items()
         return Kept(begin, end, {name: value if value.ndim == 0 else value[mine] for name, value in states})
 
     def free(self) -> None:
         """Free the persistent requests."""
         for each in (*self._over_replicas, *self._over_group):
             each.free()
-
-    def _states(self) -> dict[str, torch.Tensor]:
-        (state,) = self.optimizer.state.values() or ({},)
-        states = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-        return states if self._master is self._shard else {**states, MASTER: self._master}
 
     def _add_uses(self) -> None:
         for other in self._others:

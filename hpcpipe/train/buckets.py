@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from mpi4py import MPI
 
 from hpcpipe.collective import Group, MpiError, measured_costs
 from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
@@ -18,11 +19,10 @@ from hpcpipe.runtime import PeerLostError
 from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer, Progress
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
+from hpcpipe.train.rebucket import carry_over, common_scalars
 from hpcpipe.train.scaler import LossScale
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from hpcpipe.train.norm import GradientNorm
 
 
@@ -33,7 +33,7 @@ class Tie(NamedTuple):
     """
 
     uses: Sequence[tuple[int, int]]
-    group: "MPI.Intracomm | None"
+    group: MPI.Intracomm | None
 
 
 class _Numbered(NamedTuple):
@@ -90,7 +90,7 @@ class FusionBuckets:
         self,
         parameters: Sequence[Sequence[torch.nn.Parameter]],
         *,
-        comm: "MPI.Intracomm",
+        comm: MPI.Intracomm,
         bucket_bytes: int,
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
@@ -102,25 +102,27 @@ class FusionBuckets:
         gathers_early: bool = False,
         progress: Progress = "poll",
     ) -> None:
-        self._replicas = Group(comm, measured_costs(comm))
+        self._replicas, self._costs = comm, measured_costs(comm)
+        self._make_optimizer, self._types, self._counts = make_optimizer, types, counts
+        self._gathers_early, self._progress = gathers_early, progress
         self._of_chunk: list[list[_Members]] = [[] for _ in parameters]
         self._buckets: list[Bucket] = []
         self._counted: list[bool] = []
         self._comms = [tie.group for tie in ties if tie.group is not None]
-        self._groups = [self._replicas]
+        self._groups = [Group(comm, self._costs)] if ties else []
         for tie in ties:
             uses = [[parameters[chunk][index]] for chunk, index in tie.uses]
             group = None if tie.group is None else Group(tie.group)
-            self._groups += [] if group is None else [group]
             self._counted.append(counts(uses[0][0]))
             bucket = Bucket(
                 uses,
-                replicas=self._replicas,
+                replicas=self._groups[0],
                 make_optimizer=make_optimizer,
                 group=group,
                 types=types,
                 progress=progress,
             )
+            self._groups += [] if group is None else [group]
             for use, (chunk, index) in enumerate(tie.uses):
                 self._of_chunk[chunk].append(_Members(bucket, use, 0, [index]))
             self._buckets.append(bucket)
@@ -129,34 +131,20 @@ class FusionBuckets:
         self.tied = tuple(index for index, bucket in enumerate(self._buckets) if ties[index].group is not None)
         """The buckets whose gradients are exchanged with other stages."""
         tied = {use for tie in ties for use in tie.uses}
-        own = [
+        self._num_tied = len(ties)
+        self._own = [
             _Numbered(chunk, index, parameter)
             for chunk, of_chunk in enumerate(parameters)
             for index, parameter in enumerate(of_chunk)
             if (chunk, index) not in tied
         ]
-        for members in _fuse(own, bucket_bytes, counts):
-            self._counted.append(counts(members[0].parameter))
-            bucket = Bucket(
-                [[each.parameter for each in members]],
-                replicas=self._replicas,
-                make_optimizer=make_optimizer,
-                types=types,
-                progress=progress,
-            )
-            begin = 0
-            for chunk, run in groupby(members, key=attrgetter("chunk")):
-                of_chunk = list(run)
-                self._of_chunk[chunk].append(_Members(bucket, 0, begin, [each.number for each in of_chunk]))
-                begin += sum(each.parameter.numel() for each in of_chunk)
-            self._buckets.append(bucket)
-            self.chunks.append(frozenset(each.chunk for each in members))
-        # Tied parameters take no turns: they wait for other stages.
-        turns = range(len(ties), len(self))
-        early = early_gathers([self._buckets[bucket].numel for bucket in turns]) if gathers_early else ()
-        self.early = tuple(turns[index] for index in early)
+        self._cut = list(_fuse(self._own, bucket_bytes, counts))
+        self._group = Group(comm, self._costs)  # of these alone: every bucket takes tags, also of those to come
+        for members in self._cut:
+            self._add_bucket(members)
+        self.early: tuple[int, ...] = ()
         """The buckets that are updated and gathered between the sums of a backward."""
-        self._exchanges = Exchanges(turns, at_once=AT_ONCE, early=self.early)
+        self._exchanges = self._turns()
         self._parameters = parameters
         self._rate = rate
         self._norm = norm
@@ -172,6 +160,41 @@ class FusionBuckets:
     def members(self) -> Sequence[Bucket]:
         """The buckets by number."""
         return self._buckets
+
+    @property
+    def fused_bytes(self) -> int:
+        """How large a bucket of all parameters that may share one would be, in the bytes that `bucket_bytes` counts."""
+        return 4 * sum(each.parameter.numel() for each in self._own)
+
+    def rebucket(self, bucket_bytes: int) -> bool:
+        """Cut anew with another size and carry the optimizer's state over (collective over the replicas).
+
+        Parameters must be gathered and nothing be under way. Parameters and state keep their bits. Tied parameters
+        have their buckets for themselves and keep them. Besides what there was before, memory is needed for one bucket
+        at a time. Return whether the size makes a difference.
+        """
+        assert not self._under_way, f"buckets cannot be made anew while {self._under_way} are under way"
+        cut = list(_fuse(self._own, bucket_bytes, self._counts))
+        if _numbers(cut) == _numbers(self._cut):
+            return False
+        group, self._group = self._group, Group(self._replicas, self._costs)
+        self._cut, tied = cut, self._num_tied
+        old = self._buckets[tied:]
+        kept = {id(bucket) for bucket in self._buckets[:tied]}
+        del self._buckets[tied:], self._counted[tied:], self.chunks[tied:]
+        self._of_chunk = [[each for each in members if id(each.bucket) in kept] for members in self._of_chunk]
+        with _peers_blamed():
+            scalars = common_scalars(old, self._replicas)
+            left = {id(each.parameter) for each in self._own}
+            for members in cut:
+                carry_over(old, self._add_bucket(members), scalars, self._replicas)
+                left -= {id(each.parameter) for each in members}
+                for bucket in [each for each in old if not any(id(p) in left for p in each.parameters)]:
+                    bucket.free()
+                    old.remove(bucket)
+            group.free()
+        self._exchanges = self._turns()
+        return True
 
     @property
     def square_norm(self) -> float:
@@ -243,10 +266,36 @@ class FusionBuckets:
             self._norm.free()
         for bucket in self._buckets:
             bucket.free()
-        for group in self._groups:
+        for group in (*self._groups, self._group):
             group.free()
         for comm in self._comms:
             comm.Free()
+
+    def _add_bucket(self, members: Sequence[_Numbered]) -> Bucket:
+        """Make a bucket of some parameters, behind those that there are."""
+        self._counted.append(self._counts(members[0].parameter))
+        bucket = Bucket(
+            [[each.parameter for each in members]],
+            replicas=self._group,
+            make_optimizer=self._make_optimizer,
+            types=self._types,
+            progress=self._progress,
+        )
+        begin = 0
+        for chunk, run in groupby(members, key=attrgetter("chunk")):
+            of_chunk = list(run)
+            self._of_chunk[chunk].append(_Members(bucket, 0, begin, [each.number for each in of_chunk]))
+            begin += sum(each.parameter.numel() for each in of_chunk)
+        self._buckets.append(bucket)
+        self.chunks.append(frozenset(each.chunk for each in members))
+        return bucket
+
+    def _turns(self) -> Exchanges:
+        """Let buckets take turns, but for those of tied parameters: they wait for other stages."""
+        turns = range(self._num_tied, len(self))
+        early = early_gathers([self._buckets[bucket].numel for bucket in turns]) if self._gathers_early else ()
+        self.early = tuple(turns[index] for index in early)
+        return Exchanges(turns, at_once=AT_ONCE, early=self.early)
 
     def _begin(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -298,10 +347,14 @@ def _fuse(
     yield from open_groups.values()
 
 
+def _numbers(cut: Iterable[Iterable[_Numbered]]) -> list[list[tuple[int, int]]]:
+    return [[(each.chunk, each.number) for each in members] for members in cut]
+
+
 @contextmanager
 def _peers_blamed() -> Iterator[None]:
     """Turn an MPI error of a ring into the loss of a peer: it is another rank's failure that is to be told."""
     try:
         yield
-    except MpiError as error:
+    except (MpiError, MPI.Exception) as error:
         raise PeerLostError(str(error)) from error

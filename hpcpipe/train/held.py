@@ -56,7 +56,7 @@ class Holdings:
     """The tensors of one rank."""
 
     def __init__(self, layout: "Layout", modules: Sequence[torch.nn.Module], buckets: Buckets, place: Place) -> None:
-        self._buckets = cast("FusionBuckets", buckets).members
+        self._fused = cast("FusionBuckets", buckets)
         self._place = place
         self.layers = tuple(layer.name for layer in layout.layers)
         self.ties = {name: first for name, (_, first) in tied_names(layout.layers).items()}
@@ -74,7 +74,7 @@ class Holdings:
             sliced = sliced_of(each.tensor)
             shape = whole(each.tensor.shape, sliced)
             found.append(self._copy(MODEL, each.name, shape, Extent(0, each.tensor.numel(), sliced), each.tensor))
-        for bucket in self._buckets:
+        for bucket in self._fused.members:
             state = _state_of(bucket)
             for name, parameter, extent, (begin, end) in self._pieces(bucket):
                 if extent.sliced is None and self._place.slice > 0:
@@ -85,6 +85,8 @@ class Holdings:
                         found.append(self._copy(kind, name, shape, extent, value[begin:end]))
                     elif extent.begin == 0 and (extent.sliced is None or extent.sliced.part == 0):
                         found.append(self._copy(kind, name, tuple(value.shape), Extent(0, value.numel()), value))
+        held = {(each.kind, each.name) for each in found}
+        self._copies = {key: copy for key, copy in self._copies.items() if key in held}  # shards may have moved on
         return found
 
     def restore(self, reader: Reader) -> None:
@@ -104,7 +106,7 @@ class Holdings:
             elements = reader.elements(each.name, entry, extent)
             with torch.no_grad():
                 each.tensor.copy_(_as_tensor(elements, each.tensor.dtype).view(each.tensor.shape))
-        for bucket in self._buckets:
+        for bucket in self._fused.members:
             self._restore_state(bucket, reader)
 
     def _restore_state(self, bucket: "Bucket", reader: Reader) -> None:

@@ -60,7 +60,7 @@ class Layout:
             slots=slots,
             boundary_bytes=boundary_bytes(job, model),
             recompute=model.recompute,
-            notices=model.notices,
+            notices=[*model.notices, *_notices(job)],
         )
 
     def recomputed(self, piece: range) -> list[range]:
@@ -93,6 +93,17 @@ class Layout:
         chunks = sum(held.in_flight for held in known)
         together = None if self.held is not None else self.schedule.limits[stage].in_flight
         return chunks if together is None else min(chunks, together)
+
+
+def _notices(job: Job) -> list[str]:
+    """Return what was chosen for the user and is not plain from the job."""
+    sizes, chunks = job.parallel, job.chunks
+    if sizes.chunks != "auto" or sizes.pipeline > 1 or sizes.data == 1 or chunks == 1:
+        return []
+    return [
+        f"a replica of one stage is cut into {chunks} chunks, so that what replicas exchange of one hides behind the "
+        "work on others; [parallel] chunks says another number"
+    ]
 
 
 def _activation_bytes(job: Job) -> Sequence[float] | None:

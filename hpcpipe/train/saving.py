@@ -44,8 +44,11 @@ class Saving:
         origin: "Origin",
         resume: Resume | None,
         recorder: "Recorder",
+        numbers: Callable[[], Mapping[str, float]] = dict,
     ) -> "Saving":
         """Take the state of `resume` if there is one, and get ready to save (collective over the world).
+
+        `numbers` are what else must go on as it was, asked for on rank 0 with every checkpoint.
 
         Raises
         ------
@@ -72,12 +75,13 @@ class Saving:
         def record(step: int, begin: int, end: int, num_bytes: int) -> None:
             recorder.event(Kind.CHECKPOINT, step, -1, 0, begin, begin, end, nbytes=num_bytes)
 
-        numbers: dict[str, float] = {}
+        kept: dict[str, float] = {}
 
         def snapshot() -> list[Held]:
             rank.engine.gather()  # what replicas share is only whole then
-            numbers.update(loss_scale=rank.scale.value, good_steps=rank.scale.good_steps)
-            numbers.update(rank.source.numbers())
+            kept.clear()
+            kept.update(loss_scale=rank.scale.value, good_steps=rank.scale.good_steps)
+            kept.update({**rank.source.numbers(), **numbers()})
             return holdings.snapshot()
 
         return cls(
@@ -87,7 +91,7 @@ class Saving:
                 Target(folder, tuple(each for each in earlier if each != folder.absolute())),
                 world=world,
                 snapshot=snapshot,
-                describe=lambda step: manifest_of(job, holdings, step, origin.restart, numbers),
+                describe=lambda step: manifest_of(job, holdings, step, origin.restart, kept),
                 record=record,
                 last=None if resume is None else (resume.step, resume.folder),
             ),

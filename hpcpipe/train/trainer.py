@@ -48,6 +48,7 @@ from hpcpipe.stop import describe
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
 from hpcpipe.train.event_log import EventLog
+from hpcpipe.train.fusion_tuning import fusion_tuning
 from hpcpipe.train.guard import NonFiniteGuard
 from hpcpipe.train.history import carry_metrics
 from hpcpipe.train.layout import Layout
@@ -241,9 +242,18 @@ class _Loop:
         self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
         self._unsettled: deque[_Ran] = deque()
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
-        if self._log.writer is not None and replay is not None:
-            self._log.writer.decision(0, "order", f"replayed from {replay.source}")
+        if replay is not None:
+            self._decide(0, "order", f"replayed from {replay.source}")
         self._wish = wish
+        self._fusion = fusion_tuning(
+            job,
+            self.rank,
+            world=world,
+            hosts=[peer.host for peer in everybody],
+            resume=resume,
+            decide=self._decide,
+            say=self._say,
+        )
         self._saving = Saving.of(
             job,
             layout,
@@ -253,8 +263,10 @@ class _Loop:
             origin=origin,
             resume=resume,
             recorder=self._log.recorder,
+            numbers=self._fusion.numbers,
         )
-        entries = _OWN_ENTRIES + len(wish.came) + self._saving.entries + self.rank.source.entries
+        self._behind = self.rank.source.entries + self._fusion.entries  # of a row, behind what the saving tells
+        entries = _OWN_ENTRIES + len(wish.came) + self._saving.entries + self._behind
         self._ledger = Ledger(mesh.world, entries=entries, waiting=waiting)
         self._phase = "before a step"
         self._watchdog = Watchdog(
@@ -277,6 +289,7 @@ class _Loop:
         """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
         for step in range(self._first, self._job.run.steps):
             before_step(step, self.rank)
+            self._fusion.before_step(step)
             self._phase = "step"
             scale = self.rank.scale.value
             times = self.rank.engine.run_step(step)
@@ -287,13 +300,15 @@ class _Loop:
             if goes_on:
                 self._saving.after_step(step + 1)
             own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
-            self._ledger.post([*own, *self._wish.came, *self._saving.row(), *self.rank.source.row(step, times)])
+            found = [*self.rank.source.row(step, times), *self._fusion.row(times)]
+            self._ledger.post([*own, *self._wish.came, *self._saving.row(), *found])
             if not goes_on or not self._finite or any(self._stops):  # the same on all ranks, from sums over them
                 break
         self._settle()
         steps = self._first + self._settled
         stopped_by = describe(self._stops, self._world.size) if self._finite and steps < self._job.run.steps else ""
         code = ExitCode.DIVERGED if not self._finite else ExitCode.REQUEUE if stopped_by else ExitCode.DONE
+        self._fusion.finish(steps)
         self._phase = "saving"
         self._saving.finish(steps, self._exchange, finite=self._finite, stopped=bool(stopped_by))
         return Outcome(
@@ -311,7 +326,7 @@ class _Loop:
     def _exchange(self, row: Sequence[float]) -> Sequence[float]:
         """Sum what the saving needs over the ranks, where there is no step whose sums could carry it."""
         before = _OWN_ENTRIES + len(self._wish.came)
-        self._ledger.post([*[0.0] * before, *row, *[0.0] * self.rank.source.entries])
+        self._ledger.post([*[0.0] * before, *row, *[0.0] * self._behind])
         sums = self._ledger.take()
         assert sums is not None
         self.rank.engine.progress += self._saving.moved()
@@ -381,19 +396,25 @@ class _Loop:
     def _look(self, step: int) -> bool:
         """Let the guard judge a step; return whether the run goes on."""
         goes_on = self._guard.look(step)
-        words = self._guard.news or self._guard.reason
-        if words and self._log is not None and self._log.writer is not None:
-            self._log.writer.decision(step, "not finite", words)
-        if self._guard.news and self._reporter is not None:
-            self._reporter.note(self._guard.news)
+        if words := self._guard.news or self._guard.reason:
+            self._decide(step, "not finite", words)
+        if self._guard.news:
+            self._say(self._guard.news)
         return goes_on
 
     def _tell(self, decision: Decision) -> None:
         """Write down what was decided about the grouping, and show it if it changes something."""
+        self._decide(decision.step, "grouping", f"{decision.what}: {decision.why}")
+        if decision.what in _SHOWN:
+            self._say(f"step {decision.step}: {decision.grouping} ({decision.what}: {decision.why})")
+
+    def _decide(self, step: int, what: str, why: str) -> None:
         if self._log is not None and self._log.writer is not None:
-            self._log.writer.decision(decision.step, "grouping", f"{decision.what}: {decision.why}")
-        if self._reporter is not None and decision.what in _SHOWN:
-            self._reporter.note(f"step {decision.step}: {decision.grouping} ({decision.what}: {decision.why})")
+            self._log.writer.decision(step, what, why)
+
+    def _say(self, sentence: str) -> None:
+        if self._reporter is not None:
+            self._reporter.note(sentence)
 
     def _settle(self) -> None:
         """Take the sums of the step posted last and pass them on."""
@@ -405,8 +426,10 @@ class _Loop:
         step, (taken, loss_scale, k, microbatch_size) = self._first + self._settled, self._unsettled.popleft()
         loss, square_norm, faulty_logs, held_out, held_out_count, *rest = sums
         wishes, entries = len(self._wish.came), self._saving.entries
-        for decision in self.rank.source.take(step, rest[wishes + entries :]):
+        begin = wishes + entries + self.rank.source.entries
+        for decision in self.rank.source.take(step, rest[wishes + entries : begin]):
             self._tell(decision)
+        self._fusion.take(step, rest[begin:])
         if self._emulated:
             loss = square_norm = math.nan
         skipped = step in self._guard.skipped

@@ -230,6 +230,18 @@ def test_known_costs_of_micro_batches_count():
         critical(stage=0, stages=2, microbatches=3, profile=dear)
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 8])
+def test_the_only_stage_takes_one_micro_batch_after_the_other_through_any_number_of_chunks(chunks):
+    hint = make_hint("critical", stage=0, stages=1, microbatches=3, chunks=chunks)
+    literature = {1: "zb-h1", 2: "zbv"}
+    if chunks in literature:
+        assert hint.tasks == ORDERS[literature[chunks]](stage=0, stages=1, microbatches=3)
+    peaks = check_order((hint.tasks,), placement=Placement(1, chunks, "v"), microbatches=3, split=True)
+    assert (peaks.in_flight, peaks.stash) == ((chunks,), (chunks,))
+    finals = [task.chunk for task in hint.tasks if task.kind is Kind.W and task.microbatch == 2]
+    assert finals == list(reversed(range(chunks))), "gradients become final from the last layer to the first"
+
+
 def test_what_critical_cannot_do_is_refused_with_the_values_that_clash():
     with pytest.raises(ValueError, match="1 or 2 chunks a stage, not 3"):
         make_hint("critical", stage=0, stages=2, microbatches=4, chunks=3)

@@ -101,6 +101,30 @@ def test_exchanges_take_turns_and_the_next_step_waits_for_the_gathers():
     assert classes[TimeClass.EXPOSED_COMM] == 2 * (2 * reduce - update) + 2 * gather
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 4, 8])
+def test_of_the_exchanges_of_a_stage_in_chunks_only_those_of_one_chunk_are_exposed_unless_all_wait_for_each_other(
+    chunks,
+):
+    """In phases all is exposed; split, the sum of the first layers and the gather that the next step begins with."""
+    exchange, steps, microbatches = 300, 5, 3
+    times = UsualTimes(
+        [FORWARD * chunks],
+        [BACKWARD * chunks],
+        [BACKWARD * chunks / 2],
+        chunks=chunks,
+        split=True,
+        exchange=[exchange * chunks],
+        buckets=chunks,
+    )
+    schedule = Schedule("critical", "ready", Placement(1, chunks, "v"), microbatches, (Limits(),), split=True)
+    exposed = {}
+    for phased in (True, False):
+        scenario = Scenario(schedule, times, LinkMessages(Link()), [chunks], replicated=True, phased=phased)
+        exposed[phased] = simulate_run(scenario, range(steps)).classes(0)[TimeClass.EXPOSED_COMM]
+    assert exposed[True] == steps * 2 * chunks * exchange
+    assert exposed[False] == steps * exchange + (steps - 1) * exchange  # nothing waits for the last step's gathers
+
+
 def test_agreement_delays_what_messages_ready_and_nothing_else():
     agreement = 40
     usual = simulate_run(_scenario(2, 1), range(1)).step_ns

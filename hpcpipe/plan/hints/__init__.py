@@ -22,7 +22,7 @@ from hpcpipe.plan.task import Kind, Task
 class Family:
     """What a named order wants: split backwards, a number of chunks (None: any, `chunks` says it), a shape, a `k`.
 
-    `most_chunks`: the largest of any.
+    `most_chunks`: the largest of any, where there are several stages.
     `profiled`: it is made from measured times, and ranks what is ready otherwise than it runs in order.
     """
 

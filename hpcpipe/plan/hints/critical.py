@@ -48,12 +48,17 @@ def critical_hint(
     were shorter by the stage's work on one micro-batch, so that it gives way to what others wait for. With one chunk
     ZB-H1 has put it off already.
 
+    One stage alone has nothing to choose: its order is that of either hint of the literature with any number of chunks,
+    one micro-batch after the other, each weight gradient as soon as it can be, and that is also the ranking.
+
     Raises
     ------
     ValueError
-        Neither one chunk nor two, or a profile of another pipeline.
+        Neither one chunk nor two on several stages, or a profile of another pipeline.
     """
     placement = Placement(stages, chunks, "v")
+    if stages == 1:
+        return Order("critical", [task for m in range(microbatches) for task in _alone(m, chunks)])
     if chunks not in LANES:
         raise ValueError(f'hint "critical" has 1 or 2 chunks a stage, not {chunks}')
     if profile is None:
@@ -66,6 +71,12 @@ def critical_hint(
     if profile.factors is not None and len(profile.factors) != microbatches:
         raise ValueError(f"the profile knows {len(profile.factors)} micro-batches, the step has {microbatches}")
     return _hints(profile, placement, microbatches)[stage]
+
+
+def _alone(microbatch: int, chunks: int) -> list[Task]:
+    """Return the tasks of a micro-batch on the only stage."""
+    there = [Task(F, microbatch, chunk) for chunk in range(chunks)]
+    return there + [Task(kind, microbatch, chunk) for chunk in reversed(range(chunks)) for kind in (B, Kind.W)]
 
 
 @lru_cache(maxsize=4)
