@@ -34,7 +34,7 @@ class FusionTuner:
 
     A Gaussian process with a Matern kernel is fitted to the logarithm of the step time over log2 of the size; the next
     size is that of the largest expected improvement (Jones et al., 1998). The first trials are at the start's size, a
-    sixteenth of the largest and the largest.
+    sixteenth of the largest and the largest, or a quarter of it where the start is next to it.
 
     Parameters
     ----------
@@ -79,7 +79,8 @@ class FusionTuner:
         octaves = max(1, round(_SIZES_AN_OCTAVE * log(largest / smallest, 2)))
         grid = {float(size) for size in np.geomspace(smallest, largest, octaves + 1)} | {start_mb}
         self._grid = sorted(grid)
-        self._first = [start_mb, self._nearest(largest / 16), largest]
+        third = largest if start_mb < largest / 2 else self._nearest(largest / 4)
+        self._first = [start_mb, self._nearest(largest / 16), third]
         self._steps, self._gain, self._most = steps, gain, most
         self.trials = list(trials)
         self._times: list[float] = []

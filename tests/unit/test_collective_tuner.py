@@ -51,6 +51,16 @@ def test_the_first_step_with_a_new_size_is_not_counted():
     assert search.trials == [Trial(25.0, 1.0, 0.0)]
 
 
+def test_where_the_start_is_nearly_the_largest_size_the_first_trials_lie_apart():
+    search = FusionTuner(start_mb=60.0, smallest_mb=SMALLEST_MB, largest_mb=64.0, steps=2)
+    while len(search.trials) < 3:
+        search.observe(1.0)
+    first, second, third = (trial.bucket_mb for trial in search.trials)
+    assert first == 60.0
+    assert 64 / 20 < second < 64 / 12
+    assert 64 / 5 < third < 64 / 3
+
+
 def test_it_says_when_the_size_has_changed():
     search = tuner(steps=2)
     assert [search.observe(1.0) for _ in range(3)] == [False, False, True]
