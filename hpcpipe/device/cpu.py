@@ -6,29 +6,11 @@ It knows torch but neither MPI nor the plan.
 import os
 import platform
 import resource
-from math import prod
 from pathlib import Path
 
 import torch
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-        torch.complex64,
-        torch.complex128,
-    )
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+from hpcpipe.device.tensors import Description, describe, loaded, placed
 
 
 class Cpu:
@@ -59,49 +41,39 @@ class Cpu:
         """Return a buffer's bytes."""
         return buffer.numpy().data
 
-    def describe(self, tensor: torch.Tensor) -> tuple[str, tuple[int, ...], bool, tuple[int, ...]]:
+    def head(self, buffer: torch.Tensor, num_bytes: int = 0) -> memoryview:
+        """Return a buffer's bytes: a message is read and written where it lies."""
+        del num_bytes
+        return buffer.numpy().data
+
+    def sealed(self, _buffer: torch.Tensor, _begin: int, _end: int) -> None:
+        """Return that tensors are where they were stored."""
+
+    def addressed(self, _buffer: torch.Tensor, _num_bytes: int) -> None:
+        """Return that a header is where it was written."""
+
+    def opened(self, _buffer: torch.Tensor, _num_bytes: int) -> None:
+        """Return that a header can be read where it arrived."""
+
+    def landed(self, _buffer: torch.Tensor, _begin: int, _end: int) -> None:
+        """Return that tensors can be used where they arrived."""
+
+    def describe(self, tensor: torch.Tensor) -> Description:
         """Return the name of a tensor's type, its shape, whether it wants a gradient, and its layout."""
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"it holds a {type(tensor).__name__}, which is neither a tensor nor a plain value")
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise ValueError(
-                f"it holds a tensor of layout {tensor.layout} and type {tensor.dtype}; make it dense first"
-            )
-        order = () if tensor.is_contiguous() else _order(tensor)
-        return _NAMES.get(tensor.dtype) or str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, order
+        return describe(tensor)
 
     def store(self, tensor: torch.Tensor, buffer: torch.Tensor, at: int) -> None:
         """Copy a tensor into a buffer from byte `at` on, in its own layout if that has no gaps."""
-        value = tensor.detach()
-        if not value.is_contiguous() and (order := _order(value)):
-            value = value.permute(order)
-        buffer[at : at + value.nbytes].view(value.dtype).view(value.shape).copy_(value)
+        part, value = placed(tensor, buffer, at)
+        part.copy_(value)
 
-    def load(
-        self, buffer: torch.Tensor, at: int, described: tuple[str, tuple[int, ...], bool, tuple[int, ...]]
-    ) -> torch.Tensor:
+    def load(self, buffer: torch.Tensor, at: int, described: Description) -> torch.Tensor:
         """Return a tensor that is a view of a buffer, a new leaf."""
-        dtype, shape, wants_gradient, order = described
-        kind = _DTYPES[dtype]
-        value = buffer[at : at + kind.itemsize * prod(shape)].view(kind)
-        if order:
-            places = [order.index(dim) for dim in range(len(order))]
-            value = value.view([shape[dim] for dim in order]).permute(places)
-        else:
-            value = value.view(shape)
-        # .data, not .detach(): what is changed in place must not count as a change of the message's other tensors
-        return value.data.requires_grad_() if wants_gradient else value.data
+        return loaded(buffer, at, described)
 
     def peak_bytes(self) -> int:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _order(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions from the slowest to the fastest; empty where that leaves gaps or overlaps."""
-    strides = tensor.stride()
-    order = tuple(sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim)))
-    return order if tensor.permute(order).is_contiguous() else ()
 
 
 def _processor() -> str:

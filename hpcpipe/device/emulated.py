@@ -60,6 +60,23 @@ class Emulated:
         """Return a buffer's bytes."""
         return memoryview(buffer)
 
+    def head(self, buffer: bytearray, num_bytes: int = 0) -> memoryview:
+        """Return a buffer's bytes: a message is read and written where it lies."""
+        del num_bytes
+        return memoryview(buffer)
+
+    def sealed(self, _buffer: bytearray, _begin: int, _end: int) -> None:
+        """Return that values are where they were stored."""
+
+    def addressed(self, _buffer: bytearray, _num_bytes: int) -> None:
+        """Return that a header is where it was written."""
+
+    def opened(self, _buffer: bytearray, _num_bytes: int) -> None:
+        """Return that a header can be read where it arrived."""
+
+    def landed(self, _buffer: bytearray, _begin: int, _end: int) -> None:
+        """Return that values can be used where they arrived."""
+
     def describe(self, value: memoryview) -> tuple[str, tuple[int, ...], bool, tuple[int, ...]]:
         """Return that a value is bytes, how many, and that they want no gradient."""
         return "uint8", (value.nbytes,), False, ()

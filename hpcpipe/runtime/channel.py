@@ -12,21 +12,35 @@ from hpcpipe.plan import Kind
 from hpcpipe.plan.by_step import ByStep
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
-from hpcpipe.runtime.header import Described, Header, Notice, read
+from hpcpipe.runtime.header import NOTICE_BYTES, Described, Header, Notice, Short, read
 from hpcpipe.runtime.reserve import Reserve
 from hpcpipe.runtime.structure import ONE_TENSOR, put_together
 
 _NOTHING = memoryview(b"")
 
 
+class Copying(Protocol):
+    """Copies that a device makes by itself."""
+
+    def done(self) -> bool:
+        """Return whether they are made; never blocks."""
+
+
 class Memory(Protocol):
-    """Message buffers where the device wants them, and how tensors get in and out. A buffer's type is its own."""
+    """Message buffers where the device wants them, and how tensors get in and out. A buffer's type is its own.
+
+    A message is one piece, header and tensors, wherever it lies. What is copied between the steps of a message's life
+    is copied by the device; the last four methods say when a step is over, None where nothing has to be waited for.
+    """
 
     def buffer(self, num_bytes: int) -> Any:
         """Return a buffer of that size."""
 
-    def view(self, buffer: Any) -> memoryview:
-        """Return the bytes of a buffer as MPI reads and writes them."""
+    def view(self, buffer: Any) -> Any:
+        """Return the bytes of a buffer as MPI reads and writes them: something to slice that mpi4py takes."""
+
+    def head(self, buffer: Any, num_bytes: int = 0) -> memoryview:
+        """Return host memory, of at least so many bytes, where the header is written and read."""
 
     def describe(self, tensor: Any) -> tuple[str, tuple[int, ...], bool, tuple[int, ...]]:
         """Return the name of a tensor's type, its shape, whether it wants a gradient, its layout (see Described).
@@ -42,6 +56,18 @@ class Memory(Protocol):
 
     def load(self, buffer: Any, at: int, described: Described) -> Any:
         """Return the tensor that a buffer holds from byte `at` on, without a copy."""
+
+    def sealed(self, buffer: Any, begin: int, end: int) -> Copying | None:
+        """After the last `store`: when the tensors, in these bytes, are where MPI reads them."""
+
+    def addressed(self, buffer: Any, num_bytes: int) -> Copying | None:
+        """After a header of so many bytes was written into `head`: when it is where MPI reads it."""
+
+    def opened(self, buffer: Any, num_bytes: int) -> Copying | None:
+        """After MPI has written a message: when so many of its bytes, or all if there are fewer, stand in `head`."""
+
+    def landed(self, buffer: Any, begin: int, end: int) -> Copying | None:
+        """After that: when what `load` returns of these bytes may be used."""
 
 
 class Neighbour(NamedTuple):
@@ -71,6 +97,20 @@ class Apart(NamedTuple):
     tag: int
 
 
+class Landing(NamedTuple):
+    """A message that MPI has delivered while the device copies its tensors, or its header, which is not known then."""
+
+    copying: Copying
+    header: Header | None
+    buffer: Any
+    slot: int
+    posted: int
+
+
+Taken = Arrival | Apart | Landing
+"""What has become of a message: it can be used, it comes apart from its slot, or it is being copied."""
+
+
 class ReceiveChannel:
     """Slots with a persistent receive each, all posted before they are needed, for one kind of task of one chunk.
 
@@ -94,7 +134,7 @@ class ReceiveChannel:
         self._posted: list[int] = []
         self._sizes: list[int] = []
         self._buffers: list[Any] = []
-        self._views: list[memoryview] = []
+        self._heads: list[memoryview] = []
         self.requests: list[MPI.Prequest] = []
         """One a slot; of a slot that is no longer used it is none, which tests as nothing."""
         self._grow()
@@ -150,21 +190,22 @@ class ReceiveChannel:
         self._grow()
         return filled
 
-    def take(self, slot: int) -> Arrival | Apart:
+    def take(self, slot: int) -> Taken:
         """Return what arrived in a slot whose request has completed, or what it announced and is received now."""
         assert self._active[slot], f"slot {slot} completed while no receive was posted"
         self._active[slot] = False
-        header = read(self._views[slot])
-        assert header.chunk == self._chunk, f"a message for chunk {header.chunk} in a slot of chunk {self._chunk}"
-        if isinstance(header, Notice):
-            return self._receive_apart(slot, header)
-        return self._arrival(header, self._buffers[slot], slot)
+        return self._open(self._buffers[slot], self._heads[slot], slot, self._posted[slot])
 
-    def open(self, apart: Apart) -> Arrival:
+    def open(self, apart: Apart) -> Taken:
         """Return what has come apart from its slot."""
-        header = read(self._memory.view(apart.buffer))
-        assert isinstance(header, Header)
-        return self._arrival(header, apart.buffer, apart.slot)
+        return self._open(apart.buffer, self._memory.head(apart.buffer), apart.slot, apart.posted)
+
+    def go_on(self, landing: Landing) -> Taken:
+        """Return what has become of a message whose copies are made."""
+        _, header, buffer, slot, posted = landing
+        if header is None:
+            return self._read(buffer, self._memory.head(buffer), slot, posted)
+        return self._arrival(header, buffer, slot, posted)
 
     def free(self) -> None:
         """Cancel the posted receives and free the requests."""
@@ -175,12 +216,33 @@ class ReceiveChannel:
             if self._sizes[slot]:
                 request.Free()
 
-    def _arrival(self, header: Header, buffer: Any, slot: int) -> Arrival:
+    def _open(self, buffer: Any, head: memoryview, slot: int, posted: int) -> Taken:
+        copying = self._memory.opened(buffer, NOTICE_BYTES)
+        return (
+            self._read(buffer, head, slot, posted) if copying is None else Landing(copying, None, buffer, slot, posted)
+        )
+
+    def _read(self, buffer: Any, head: memoryview, slot: int, posted: int) -> Taken:
+        header = read(head)
+        if isinstance(header, Short):
+            copying = self._memory.opened(buffer, header.needed)
+            assert copying is not None, f"a message is shorter than its header of {header.needed} bytes"
+            return Landing(copying, None, buffer, slot, posted)
+        assert header.chunk == self._chunk, f"a message for chunk {header.chunk} in a slot of chunk {self._chunk}"
+        if isinstance(header, Notice):
+            return self._receive_apart(slot, header)
+        content = header.content
+        copying = self._memory.landed(buffer, content.head_bytes, content.size)
+        if copying is not None:
+            return Landing(copying, header, buffer, slot, posted)
+        return self._arrival(header, buffer, slot, posted)
+
+    def _arrival(self, header: Header, buffer: Any, slot: int, posted: int) -> Arrival:
         content, load = header.content, self._memory.load
         if content.structure == ONE_TENSOR:
-            return Arrival(header, load(buffer, content.offsets[0], content.tensors[0]), slot, self._posted[slot])
+            return Arrival(header, load(buffer, content.offsets[0], content.tensors[0]), slot, posted)
         tensors = [load(buffer, at, described) for at, described in zip(content.offsets, content.tensors, strict=True)]
-        return Arrival(header, put_together(content.structure, tensors), slot, self._posted[slot])
+        return Arrival(header, put_together(content.structure, tensors), slot, posted)
 
     def _receive_apart(self, slot: int, notice: Notice) -> Apart:
         self._reserve.note(notice.step, notice.size)
@@ -196,27 +258,27 @@ class ReceiveChannel:
             self._posted.append(0)
             self._sizes.append(0)
             self._buffers.append(None)
-            self._views.append(_NOTHING)
+            self._heads.append(_NOTHING)
             self.requests.append(MPI.Prequest())
             self.release(slot)
 
     def _shrink(self) -> None:
         """Forget the last slots as far as they have been given up."""
         while len(self.requests) > self._count and not self._sizes[-1]:
-            for column in (self._active, self._posted, self._sizes, self._buffers, self._views, self.requests):
+            for column in (self._active, self._posted, self._sizes, self._buffers, self._heads, self.requests):
                 column.pop()
 
     def _make(self, slot: int) -> None:
         buffer = self._memory.buffer(padded(self._size))
         view = self._memory.view(buffer)
-        self._sizes[slot], self._buffers[slot], self._views[slot] = self._size, buffer, view
+        self._sizes[slot], self._buffers[slot], self._heads[slot] = self._size, buffer, self._memory.head(buffer)
         self.requests[slot] = self._comm.Recv_init(counted(view, self._size), self._source, self._chunk)
 
     def _retire(self, slot: int) -> None:
         """Give up what a slot has; what it held may still be looked at by others."""
         if self._sizes[slot]:
             self.requests[slot].Free()
-        self._sizes[slot], self._buffers[slot], self._views[slot] = 0, None, _NOTHING
+        self._sizes[slot], self._buffers[slot], self._heads[slot] = 0, None, _NOTHING
         self.requests[slot] = MPI.Prequest()
 
 

@@ -19,7 +19,7 @@ def padded(num_bytes: int) -> int:
     return -(-num_bytes // unit) * unit
 
 
-def counted(view: memoryview, num_bytes: int) -> list[Any]:
+def counted(view: Any, num_bytes: int) -> list[Any]:
     """Return the first `num_bytes` of a buffer, which has room to pad them, as mpi4py's calls take them."""
     if num_bytes <= MOST:
         return [view[:num_bytes], MPI.BYTE]

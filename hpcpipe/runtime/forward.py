@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from hpcpipe.plan import Placement
-from hpcpipe.runtime.channel import Memory
+from hpcpipe.runtime.channel import Copying, Memory
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.counts import counted, padded
 from hpcpipe.runtime.failure import PeerLostError
-from hpcpipe.runtime.header import Content, Header, read
+from hpcpipe.runtime.header import NOTICE_BYTES, Content, Header, Short, read
 from hpcpipe.runtime.structure import put_together, take_apart
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ForwardPass:
                 if target == stage:
                     handed[virtual + 1, microbatch] = value
                 else:
-                    self._send(target, value, chunk, microbatch)
+                    self._send(target, value, chunk, microbatch, waiting)
                     self._wait_for_sends(_UNDER_WAY, waiting)
             moved()
         self._wait_for_sends(0, waiting)
@@ -79,15 +79,16 @@ class ForwardPass:
                 for microbatch in range(begin, min(begin + group, microbatches)):
                     yield virtual, microbatch
 
-    def _send(self, stage: int, value: Any, chunk: int, microbatch: int) -> None:
+    def _send(self, stage: int, value: Any, chunk: int, microbatch: int, waiting: "Waiting") -> None:
         structure, tensors = take_apart(value)
         content = Content.of(structure, map(self._memory.describe, tensors))
         buffer = self._memory.buffer(padded(content.size))
-        view = self._memory.view(buffer)
-        Header(0, microbatch, chunk, now(), content).pack_into(view)
         for tensor, at in zip(tensors, content.offsets, strict=True):
             self._memory.store(tensor, buffer, at)
-        self._sending.append((self._comm.Isend(counted(view, content.size), stage), buffer))
+        _wait(self._memory.sealed(buffer, content.head_bytes, content.size), waiting)
+        Header(0, microbatch, chunk, now(), content).pack_into(self._memory.head(buffer, content.head_bytes))
+        _wait(self._memory.addressed(buffer, content.head_bytes), waiting)
+        self._sending.append((self._comm.Isend(counted(self._memory.view(buffer), content.size), stage), buffer))
 
     def _receive(self, stage: int, microbatch: int, waiting: "Waiting") -> Any:
         try:
@@ -96,15 +97,19 @@ class ForwardPass:
             waiting.busy()
             size = self._status.Get_elements(MPI.BYTE)
             buffer = self._memory.buffer(padded(size))
-            view = self._memory.view(buffer)
-            request = message.Irecv(counted(view, size))
+            request = message.Irecv(counted(self._memory.view(buffer), size))
             while not request.Test():
                 waiting.idle()
         except MPI.Exception as error:
             raise PeerLostError("a message of an evaluation failed; most likely a rank has died") from error
-        header = read(view)
+        _wait(self._memory.opened(buffer, NOTICE_BYTES), waiting)
+        header = read(self._memory.head(buffer))
+        if isinstance(header, Short):
+            _wait(self._memory.opened(buffer, header.needed), waiting)
+            header = read(self._memory.head(buffer))
         assert isinstance(header, Header) and header.microbatch == microbatch, "a message is out of turn"
         content = header.content
+        _wait(self._memory.landed(buffer, content.head_bytes, content.size), waiting)
         each = zip(content.offsets, content.tensors, strict=True)
         return put_together(content.structure, [self._memory.load(buffer, at, what) for at, what in each])
 
@@ -118,3 +123,10 @@ class ForwardPass:
                 waiting.busy()
                 return
             waiting.idle()
+
+
+def _wait(copying: Copying | None, waiting: "Waiting") -> None:
+    """Wait until a device has made its copies."""
+    while copying is not None and not copying.done():
+        waiting.idle()
+    waiting.busy()

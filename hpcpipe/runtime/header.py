@@ -88,6 +88,11 @@ class Content:
         """
         return _lay_out(structure, tuple(tensors))
 
+    @property
+    def head_bytes(self) -> int:
+        """Bytes before the first tensor: the header, and the gap that aligns what follows."""
+        return self.offsets[0] if self.offsets else self.size
+
 
 class Header(NamedTuple):
     """Step, micro-batch and chunk of the task it feeds, when its sender enqueued it (ns, sender's clock), content.
@@ -126,8 +131,14 @@ class Notice(NamedTuple):
     tag: int
 
 
-def read(buffer: memoryview) -> Header | Notice:
-    """Read what a message begins with.
+class Short(NamedTuple):
+    """A header that is longer than what was given to be read: as many bytes are needed."""
+
+    needed: int
+
+
+def read(buffer: memoryview) -> Header | Notice | Short:
+    """Read what a message begins with; 64 bytes at least must be there.
 
     Raises
     ------
@@ -139,6 +150,8 @@ def read(buffer: memoryview) -> Header | Notice:
         raise ValueError("a message between stages does not start with a header of this version of hpcpipe")
     if tag:
         return Notice(step, chunk, size, tag)
+    if _FIXED.size + length > len(buffer):
+        return Short(_FIXED.size + length)
     content = _read(bytes(buffer[_FIXED.size : _FIXED.size + length]), count)
     return Header(step, microbatch, chunk, sent, content)
 

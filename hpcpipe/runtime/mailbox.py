@@ -10,7 +10,7 @@ from mpi4py import MPI  # starting a mailbox starts MPI
 
 from hpcpipe.plan import Kind, Task
 from hpcpipe.plan.by_step import ByStep
-from hpcpipe.runtime.channel import Apart, Arrival, Memory, Neighbour, ReceiveChannel
+from hpcpipe.runtime.channel import Apart, Arrival, Landing, Memory, Neighbour, ReceiveChannel, Taken
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
 from hpcpipe.runtime.header import ROOM_FOR_ONE
@@ -61,6 +61,7 @@ class Mailbox:
         self._owners: list[tuple[Neighbour, ReceiveChannel, int]] = []
         self._receive_requests: list[MPI.Request] = []
         self._apart: list[tuple[Neighbour, ReceiveChannel, Apart]] = []
+        self._landing: list[tuple[Neighbour, ReceiveChannel, Landing]] = []
         self._arrived: list[tuple[Neighbour, Arrival]] = []
         for feeds, chunk, stage, slots in inlets:
             channel = ReceiveChannel(comms[feeds], stage, chunk=chunk, slots=slots, message_bytes=size, memory=memory)
@@ -71,7 +72,7 @@ class Mailbox:
     @property
     def sending(self) -> bool:
         """Whether a send has not completed."""
-        return bool(self._outbox.requests)
+        return self._outbox.sending
 
     def begin(self, step: int) -> None:
         """Make room for the messages of a step; the step before is done."""
@@ -100,6 +101,7 @@ class Mailbox:
         PeerLostError
             MPI reports that a message cannot be completed.
         """
+        self._outbox.leave()
         requests = self._receive_requests + self._outbox.requests
         if self._apart:
             requests += [apart.request for _, _, apart in self._apart]
@@ -108,7 +110,7 @@ class Mailbox:
         except MPI.Exception as error:
             peers = ", ".join(f"rank {peer}" for peer in sorted({neighbour.peer for neighbour, *_ in self._owners}))
             raise PeerLostError(f"messages with {peers} failed; most likely one of them has died") from error
-        if not indices and not self._arrived:
+        if not indices and not self._landing and not self._arrived:
             return [], []
         receives, sends = len(self._owners), len(self._outbox.requests)
         completed, came_apart = [], []
@@ -121,6 +123,8 @@ class Mailbox:
                 came_apart.append(index - receives - sends)
         if came_apart:
             self._open(came_apart)
+        if self._landing:
+            self._land()
         arrived, self._arrived = self._arrived, []
         return arrived, self._outbox.complete(completed) if completed else []
 
@@ -167,7 +171,9 @@ class Mailbox:
         }
 
     def free(self) -> None:
-        """Cancel what is posted and free all requests."""
+        """Cancel what is posted and free all requests, when the device no longer writes to a message."""
+        while self._landing:
+            self._land()
         for _, channel, _ in self._channels.values():
             channel.free()
 
@@ -180,14 +186,27 @@ class Mailbox:
             self._receive_requests += channel.requests
 
     def _take(self, neighbour: Neighbour, channel: ReceiveChannel, slot: int) -> None:
-        taken = channel.take(slot)
+        self._sort(neighbour, channel, channel.take(slot))
+
+    def _sort(self, neighbour: Neighbour, channel: ReceiveChannel, taken: Taken) -> None:
         if isinstance(taken, Arrival):
             self._arrived.append((neighbour, taken))
-        else:
+        elif isinstance(taken, Apart):
             self._apart.append((neighbour, channel, taken))
+        else:
+            self._landing.append((neighbour, channel, taken))
 
     def _open(self, indices: list[int]) -> None:
-        for index in indices:
-            neighbour, channel, apart = self._apart[index]
-            self._arrived.append((neighbour, channel.open(apart)))
+        opened = [self._apart[index] for index in indices]
         self._apart = [entry for index, entry in enumerate(self._apart) if index not in indices]
+        for neighbour, channel, apart in opened:
+            self._sort(neighbour, channel, channel.open(apart))
+
+    def _land(self) -> None:
+        """Go on with the messages whose copies are made."""
+        waiting, self._landing = self._landing, []
+        for neighbour, channel, landing in waiting:
+            if landing.copying.done():
+                self._sort(neighbour, channel, channel.go_on(landing))
+            else:
+                self._landing.append((neighbour, channel, landing))

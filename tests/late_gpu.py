@@ -1,0 +1,118 @@
+"""A GPU that is none: its streams do what they were given late, in pieces and in any order that CUDA allows.
+
+Its memory is the host's. What has not been copied yet is garbage, so whoever reads too early sees it.
+"""
+
+import random
+from collections import deque
+from contextlib import contextmanager
+
+import torch
+
+GARBAGE = 0xA5
+
+
+class LateStream:
+    """Operations in order; `done` of them have been carried out."""
+
+    def __init__(self):
+        self.queue = deque()
+        self.enqueued = self.done = 0
+
+    def add(self, operation):
+        self.queue.append(operation)
+        self.enqueued += 1
+
+
+class LateEvent:
+    def __init__(self, gpu):
+        self._gpu = gpu
+        self._stream, self._mark = None, 0
+
+    def record(self, stream):
+        self._stream, self._mark = stream, stream.enqueued
+
+    def query(self):
+        self._gpu.go_on()
+        return self.passed
+
+    @property
+    def passed(self):
+        return self._stream is None or self._stream.done >= self._mark
+
+    def frozen(self):
+        """Return the event as it is now: recording it again later does not change what was waited for."""
+        copy = LateEvent(self._gpu)
+        copy._stream, copy._mark = self._stream, self._mark
+        return copy
+
+
+class LateGpu:
+    """What the messages and the rings of hpcpipe need of a GPU.
+
+    `stopped` streams do nothing, whatever is asked.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, seed, *, pace=0.3):
+        self._random = random.Random(seed)
+        self._pace = pace
+        self.streams = []
+        self.stopped = False
+        self.compute, self.inward, self.outward = self.stream(), self.stream(), self.stream()
+        self.allocated = 0
+
+    def stream(self):
+        self.streams.append(LateStream())
+        return self.streams[-1]
+
+    def event(self):
+        return LateEvent(self)
+
+    @contextmanager
+    def on(self, stream):
+        yield
+
+    def current(self):
+        return self.compute
+
+    def wait(self, stream, event):
+        stream.add(event.frozen())
+
+    def copy(self, target, source, stream):
+        assert target.shape == source.shape and target.dtype == source.dtype
+        stream.add(lambda: target.copy_(source))
+
+    def launch(self, kernel, stream=None):
+        """Enqueue a Python function as a kernel."""
+        (stream or self.compute).add(kernel)
+
+    def empty(self, num_bytes):
+        self.allocated += 1
+        return torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
+
+    def pinned(self, num_bytes):
+        return torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
+
+    def lend(self, tensor, stream):
+        pass
+
+    def go_on(self):
+        """Carry out a few operations of streams drawn by chance."""
+        if self.stopped:
+            return
+        for stream in self._random.sample(self.streams, len(self.streams)):
+            while stream.queue and self._random.random() < self._pace:
+                operation = stream.queue[0]
+                if isinstance(operation, LateEvent):
+                    if not operation.passed:
+                        break
+                else:
+                    operation()
+                stream.queue.popleft()
+                stream.done += 1
+
+    def synchronize(self):
+        while any(stream.queue for stream in self.streams):
+            self.go_on()
