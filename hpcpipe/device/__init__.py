@@ -1,6 +1,6 @@
 """Where tasks run: when one is done, where buffers live, how much memory was used.
 
-`cpu` needs torch and is imported where it is meant; the rest needs no array library.
+`cpu` and `cuda` need torch and are imported where they are meant; the rest needs no array library.
 """
 
 from hpcpipe.device.emulated import Emulated

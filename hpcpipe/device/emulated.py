@@ -18,6 +18,8 @@ class Timed:
     due: int
     output: memoryview | None
     again: Sequence[tuple[int, int]] = ()
+    in_order: bool = False
+    times: tuple[int, int] | None = None
 
     def done(self) -> bool:
         """Return whether its time has come."""
@@ -35,12 +37,16 @@ class Emulated:
     ----------
     now
         The clock of the run, ns.
+    in_order
+        Whether it takes tasks while it has others and does them in the order given, as a GPU does.
     """
 
     threads = 0
 
-    def __init__(self, now: Callable[[], int]) -> None:
+    def __init__(self, now: Callable[[], int], *, in_order: bool = False) -> None:
         self._now = now
+        self._in_order = in_order
+        self._free_at = 0
         sleep_precisely()
 
     @property
@@ -50,7 +56,12 @@ class Emulated:
 
     def run(self, duration: int, output: memoryview | None = None) -> Timed:
         """Start a task of `duration` ns."""
-        return Timed(self._now, self._now() + duration, output)
+        begin = self._now()
+        if not self._in_order:
+            return Timed(self._now, begin + duration, output)
+        begin = max(begin, self._free_at)
+        self._free_at = due = begin + duration
+        return Timed(self._now, due, output, in_order=True, times=(begin, due))
 
     def buffer(self, num_bytes: int) -> bytearray:
         """Return bytes for a message."""
@@ -65,8 +76,9 @@ class Emulated:
         del num_bytes
         return memoryview(buffer)
 
-    def sealed(self, _buffer: bytearray, _begin: int, _end: int) -> None:
-        """Return that values are where they were stored."""
+    def sealed(self, _buffer: bytearray, _begin: int, _end: int) -> Timed | None:
+        """Return when values that the task started last has made are there; None if it is done."""
+        return Timed(self._now, self._free_at, None) if self._free_at > self._now() else None
 
     def addressed(self, _buffer: bytearray, _num_bytes: int) -> None:
         """Return that a header is where it was written."""
@@ -94,3 +106,7 @@ class Emulated:
     def peak_bytes(self) -> int:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def grown(self) -> str:
+        """Return nothing: memory is the operating system's."""
+        return ""

@@ -100,6 +100,8 @@ class StagePlan:
         )
         self._next_weight = [0] * placement.chunks
         self._waiting_weights: set[Task] = set()
+        self._given: dict[Task, list[Task]] = {}
+        self._late: dict[Task, int] = {}
         self._started = False
         self._gradients_left = [microbatches] * placement.chunks
         self._unfinished = len(self._chunks)
@@ -194,21 +196,25 @@ class StagePlan:
             return max(ready_at, self._room_at[task.chunk])
         return ready_at
 
+    def given(self, task: Task, now: int) -> None:
+        """Note that a started task was given to a device that does everything in the order in which it was given.
+
+        What depends on it on this stage alone may be given to the device behind it, and what it frees may be used by
+        what comes behind it; what other ranks or gradient buckets need of it waits for `finish`.
+        """
+        readied: list[Task] = []
+        self._given[task] = readied
+        self._lead(task, now, readied)
+
     def finish(self, task: Task, now: int) -> None:
         """Note that the task is done and ready what depends on it on this stage."""
         self._pending -= 1
         self._all_gathers_running -= task.kind is Kind.AG
-        if task.kind in (Kind.F, Kind.B):
-            if (follower := self.follower(task)) is not None and follower[0] == self.stage:
-                self._add(follower[1], now)
-            if task.kind is Kind.B and self._split:
-                self._gradient_ready(Task(Kind.W, task.microbatch, task.chunk), now)
-        if task.kind in (Kind.B, Kind.W):
-            had_room = [self.flight.room(chunk) for chunk in self._chunks]
-            self.flight.finish(task)
-            for chunk in self._chunks:
-                if not had_room[chunk] and self.flight.room(chunk):
-                    self._room_at[chunk] = now
+        if task in self._given:
+            for each in self._given.pop(task):
+                (self._ready_at if each in self._ready_at else self._late)[each] = now
+        else:
+            self._lead(task, now, [])
         if task.kind is self.frees:
             self._finish_gradient(task, now)
         elif task.kind is Kind.RS:
@@ -217,6 +223,10 @@ class StagePlan:
             self._add_all(Kind.UPDATE, now)
         elif task.kind is Kind.UPDATE:
             self._finish_update(task.microbatch, now)
+
+    def late(self, task: Task, ready_at: int) -> int:
+        """Return since when a task could run that was started while what it needs was not done, else `ready_at`."""
+        return max(self._late.pop(task, ready_at), ready_at)
 
     def follower(self, task: Task) -> tuple[int, Task] | None:
         """Return the stage and task that a forward's or backward's output feeds; None at the end of the chain."""
@@ -276,6 +286,32 @@ class StagePlan:
             found += [following] if following in self._waiting_weights else []
         return found
 
+    def _lead(self, task: Task, now: int, readied: list[Task]) -> None:
+        """Ready the forwards, backwards and weight gradients that need the task, and free what it held."""
+        if task.kind in (Kind.F, Kind.B):
+            if (follower := self.follower(task)) is not None and follower[0] == self.stage:
+                readied.append(follower[1])
+            weight = Task(Kind.W, task.microbatch, task.chunk)
+            if task.kind is Kind.B and self._split:
+                if self._in_turn(weight):
+                    readied.append(weight)
+                else:
+                    self._waiting_weights.add(weight)
+        elif task.kind is Kind.W and self._ordered:
+            self._next_weight[task.chunk] += 1
+            following = Task(Kind.W, task.microbatch + 1, task.chunk)
+            if following in self._waiting_weights:
+                self._waiting_weights.remove(following)
+                readied.append(following)
+        for each in readied:
+            self._add(each, now)
+        if task.kind in (Kind.B, Kind.W):
+            had_room = [self.flight.room(chunk) for chunk in self._chunks]
+            self.flight.finish(task)
+            for chunk in self._chunks:
+                if not had_room[chunk] and self.flight.room(chunk):
+                    self._room_at[chunk] = now
+
     def _is_gathered(self, task: Task) -> bool:
         """Whether the parameters of a forward are there."""
         return task.kind is not Kind.F or not any(task.chunk in self._buckets[bucket] for bucket in self._gathering)
@@ -283,22 +319,9 @@ class StagePlan:
     def _in_turn(self, weight: Task) -> bool:
         return not self._ordered or weight.microbatch == self._next_weight[weight.chunk]
 
-    def _gradient_ready(self, task: Task, now: int) -> None:
-        """Ready a weight gradient now, or when its predecessors are done."""
-        if self._in_turn(task):
-            self._add(task, now)
-        else:
-            self._waiting_weights.add(task)
-
     def _finish_gradient(self, task: Task, now: int) -> None:
-        """Count a complete gradient; ready the next weight gradient in order, and the buckets after the last."""
+        """Count a complete gradient; ready the buckets after the last."""
         self._gradients_left[task.chunk] -= 1
-        if self._split and self._ordered:
-            self._next_weight[task.chunk] += 1
-            following = Task(Kind.W, task.microbatch + 1, task.chunk)
-            if following in self._waiting_weights:
-                self._waiting_weights.remove(following)
-                self._add(following, now)
         if self._gradients_left[task.chunk] == 0:
             self._finish_chunk(task.chunk, now)
 

@@ -1,10 +1,12 @@
 """The loop of one rank: poll, choose, start, send, until the step's tasks are done; every one leaves an event.
 
 The engine only executes. What may run and in which order is decided in plan/, what a task computes is the stage's. A
-started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled. The
-all-gathers of a step end beside the next one.
+started task runs on the device while the loop goes on with messages; where it is done at once, nothing is polled. A
+device that does everything in order may be given a task while it has others. The all-gathers of a step end beside the
+next one.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -74,8 +76,8 @@ class Buckets(Protocol):
     def test(self) -> list[Task]:
         """Advance the started collectives and return those that are done."""
 
-    def update(self, bucket: int, step: int) -> None:
-        """Update the parameters of a bucket."""
+    def update(self, bucket: int, step: int) -> Running | None:
+        """Update the parameters of a bucket; None where it is done on return."""
 
     def num_bytes(self, task: Task) -> int:
         """Return the size of the buffer that a collective works on."""
@@ -114,7 +116,7 @@ class _Dispatched(NamedTuple):
 
 
 class Engine:
-    """Runs steps on one rank, one task at a time.
+    """Runs steps on one rank, one task at a time, or on a device that does tasks in order with some given ahead.
 
     Parameters
     ----------
@@ -128,6 +130,9 @@ class Engine:
         Who decides what runs next; without it this rank by its plan.
     computing
         Entered while the stage computes in this thread, so that messages can move meanwhile (pulse.py).
+    ahead
+        How many tasks a device that does them in order may have at a time. With 2 it never waits for the next one that
+        is ready, and that one is chosen no earlier than the begin of the one before it; elsewhere it stays at 1.
 
     Attributes
     ----------
@@ -150,7 +155,9 @@ class Engine:
         flags: int = 0,
         dispatch: Dispatch | None = None,
         computing: AbstractContextManager[None] | None = None,
+        ahead: int = 1,
     ) -> None:
+        self._ahead = ahead
         self.computing = computing or nullcontext()
         self._stage = stage
         self._mailbox = mailbox
@@ -170,9 +177,10 @@ class Engine:
         self._handed: dict[Task, Any] = {}
         self._early: list[tuple[Task, Arrival]] = []
         self._collectives: dict[Task, _Dispatched] = {}
-        self._running: tuple[_Dispatched, Running] | None = None
+        self._running: deque[tuple[_Dispatched, Running]] = deque()
         self._current: _Dispatched | None = None
         self._finished: list[Task] = []
+        self._free_at = 0
         self._wait: _Wait | None = None
         self._last_arrival: tuple[Neighbour, Arrival] | None = None
 
@@ -182,8 +190,8 @@ class Engine:
         plan = self._plan
         while not plan.done:
             self._poll()
-            if self._running is not None:
-                self._look(*self._running)
+            if self._running:
+                self._look()
             elif self.progress == self._stuck:  # nothing has come since nothing could run
                 self._waiting.idle(self._mailbox.due)
             elif (choice := self._dispatch.choose()) is not None:
@@ -286,35 +294,63 @@ class Engine:
             self._collectives[task] = dispatched
             self._buckets.start(task)
             return
-        self._current = dispatched
+        if not self._running:
+            self._current = dispatched
         if task.kind is Kind.UPDATE:
-            self._buckets.update(task.microbatch, self._step)
-            running: Running = _DONE
+            running = self._buckets.update(task.microbatch, self._step) or _DONE
         else:
             arrival = self._received.get(task)
             received = self._handed.pop(task, None) if arrival is None else arrival.value
             with self.computing:
                 running = self._stage.start(self._step, task, received)
-        self._look(dispatched, running)
-
-    def _look(self, dispatched: _Dispatched, running: Running) -> None:
-        """Finish the task if the device has done it; else let it run and wait a little."""
-        if running.done():
-            self._running = None
+        if running.in_order:
+            self._give(dispatched, running)
+        elif running.done():
             self._finish(dispatched, running)
-        elif self._running is None:
-            self._running = dispatched, running
         else:
-            self._dispatch.beside(dispatched.choice.task, running.due)
+            self._running.append((dispatched, running))
+
+    def _give(self, dispatched: _Dispatched, running: Running) -> None:
+        """Note that the device has a task among others, which it does in order: what follows may be given to it."""
+        task = dispatched.choice.task
+        self._running.append((dispatched, running))
+        self.progress += 1
+        if task.kind in _PASSING and (follower := self._plan.follower(task)) is not None:
+            self._pass_on(follower, running.result())
+        self._plan.given(task, dispatched.began)
+
+    def _look(self) -> None:
+        """Finish the task that is to end first if it is done; else give the device another, or wait a little."""
+        dispatched, running = self._running[0]
+        if running.done():
+            self._running.popleft()
+            self._finish(dispatched, running)
+        elif running.in_order and len(self._running) < self._ahead and (choice := self._choose_ahead()) is not None:
+            self._start(choice)
+        else:
+            if not running.in_order:
+                self._dispatch.beside(dispatched.choice.task, running.due)
             self._waiting.during(running.due)
+
+    def _choose_ahead(self) -> Choice | None:
+        """Return what the device is given behind the tasks that it has; None if that is not known yet."""
+        if self.progress == self._stuck:
+            return None
+        choice = self._dispatch.choose()
+        if choice is None and self._alone:
+            self._stuck = self.progress
+        return choice
 
     def _finish(self, dispatched: _Dispatched, running: Running) -> None:
         _, (task, rank_in_hint, ready_count), ready_at, began = dispatched
         ended = now()
-        plan, self._current = self._plan, None
+        plan, self._current = self._plan, self._running[0][0] if self._running else None
         self._finished.append(task)
         self.progress += 1
-        if task.kind in _PASSING and (follower := plan.follower(task)) is not None:
+        if running.in_order:
+            began, ended = self._times(running, began, ended)
+            ready_at = min(plan.late(task, ready_at), began)
+        elif task.kind in _PASSING and (follower := plan.follower(task)) is not None:
             self._pass_on(follower, running.result())
         plan.finish(task, ended)
         if task.kind is plan.frees:
@@ -335,6 +371,13 @@ class Engine:
             flags = self._flags | FLAG_RECOMPUTED
             self._recorder.event(Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=flags)
         self._waiting.busy()
+
+    def _times(self, running: Running, given: int, noticed: int) -> tuple[int, int]:
+        """Return when the device had a task, within what this rank has seen and behind the task before it."""
+        begin, end = running.times or (given, noticed)
+        begin = min(max(begin, given, self._free_at), noticed)
+        self._free_at = end = min(max(end, begin), noticed)
+        return begin, end
 
     def _pass_on(self, follower: tuple[int, Task], output: Any) -> None:
         """Send what a task gave to the stage that needs it, or keep it if that is this one."""

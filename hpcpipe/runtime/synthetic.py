@@ -16,6 +16,9 @@ Meet = Callable[[int, Task], Callable[[], bool]]
 class Met:
     """A task that is done when its time has come on all tensor-parallel slices."""
 
+    in_order = False
+    times = None
+
     def __init__(self, running: Running, meet: Callable[[], Callable[[], bool]]) -> None:
         self._running = running
         self._meet = meet
