@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.api.job_files import JobLike, Settings, as_file, as_words
 from hpcpipe.job import Fault, Job, JobError, load_job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.schedule_words import schedule_settings
-from hpcpipe.job.schema import Emulated
 
 if TYPE_CHECKING:
     import polars as pl

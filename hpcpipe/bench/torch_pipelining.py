@@ -72,7 +72,7 @@ def emulated_steps(job: Job, world: "World") -> tuple[float, ...] | None:
 
     The job's hint must be one of `NAMES`. Draws, order and the size of messages are the job's; what they hold is zeros.
     """
-    from hpcpipe.job.schema import Emulated
+    from hpcpipe.job.device import Emulated
 
     device = job.device
     assert isinstance(device, Emulated)

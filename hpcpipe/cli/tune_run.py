@@ -21,7 +21,7 @@ def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up:
     """
     from hpcpipe.cli.start import start_ranks
     from hpcpipe.events import open_run
-    from hpcpipe.job.schema import Emulated
+    from hpcpipe.job.device import Emulated
     from hpcpipe.tune import with_grouping
     from hpcpipe.tune.recorded import reports_of
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.rules import Rules
-from hpcpipe.job.schema import Emulated, Job
+from hpcpipe.job.schema import Job
 from hpcpipe.job.tune import Tune, show_bytes
 from hpcpipe.job.words import show
 

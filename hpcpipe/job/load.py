@@ -13,6 +13,7 @@ from hpcpipe.job import (
     checkpoint_checks,
     checks,
     data_checks,
+    device_checks,
     explain,
     fusion_checks,
     grouping_checks,
@@ -65,7 +66,8 @@ def load_job(path: Path, overrides: Sequence[str] = (), ranks: int | None = None
     faults += [document.fault(reading.as_written(problem)) for problem in reading.problems]
     if faults:
         raise JobError(faults)
-    job.set_warnings([document.fault(reading.as_written(problem)) for problem in schedule_checks.warnings_of(job)])
+    found = [*schedule_checks.warnings_of(job), *device_checks.warnings_of(job)]
+    job.set_warnings([document.fault(reading.as_written(problem)) for problem in found])
     return job
 
 
@@ -160,6 +162,7 @@ class _Reading:
             schedule_checks,
             tensor_checks,
             checkpoint_checks,
+            device_checks,
             slurm_checks,
             grouping_checks,
             fusion_checks,

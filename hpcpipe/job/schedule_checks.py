@@ -6,12 +6,13 @@ One small function a rule.
 from collections.abc import Iterator
 
 from hpcpipe.job.datasets import ImageText, SyntheticData
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.injected import Encoder, Microbatch, Straggler
 from hpcpipe.job.models import SyntheticModel
 from hpcpipe.job.planned import needs_sizes, schedule_of
 from hpcpipe.job.rules import Rules, count
-from hpcpipe.job.schema import Emulated, Job, Variability
+from hpcpipe.job.schema import Job, Variability
 from hpcpipe.job.words import listing, show
 from hpcpipe.plan import RULES
 from hpcpipe.plan.caps import harmful

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pr
 from hpcpipe.job import values
 from hpcpipe.job.checkpoint import Checkpoint
 from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, Samples, SyntheticData, Text, Tokens
+from hpcpipe.job.device import Device, Emulated, Processor
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.models import MODELS, Gpt, LanguageModel, Llama, OwnModel, SyntheticModel, Vlm
@@ -22,14 +23,13 @@ from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.tune import Tune
-from hpcpipe.job.values import Cap, Chunks, Count, HintName, Milliseconds, Seed, Sizes, Slots, Split
+from hpcpipe.job.values import Cap, Chunks, Count, HintName, Seed, Slots, Split
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
 from hpcpipe.plan.schedule import FROM_FILE
 
 Name = Annotated[str, AfterValidator(values.folder_name)]
-DeviceKind = Literal["auto", "cpu", "emulated"]
 Folder = Annotated[Path, BeforeValidator(values.to_path), PlainSerializer(str)]
 
 
@@ -142,50 +142,6 @@ class Comm(Section):
     )
 
 
-class Device(Section):
-    """`[device]`: where stages compute."""
-
-    kind: DeviceKind = Field(default="auto", description="kind of device")
-
-
-class Emulated(Section):
-    """`[device]` of kind "emulated": tasks take time and nothing else, so many ranks fit on few cores.
-
-    Times and sizes are one for all stages or a list with one for each; a chunk takes its share of its stage's time.
-    """
-
-    kind: DeviceKind = Field(default="emulated", description="kind of device")
-    forward_ms: Milliseconds = Field(description="time of a micro-batch's forward on a stage", examples=[5.0])
-    backward_ms: Milliseconds = Field(description="time of its whole backward", examples=[10.0])
-    weight_ms: Milliseconds = Field(
-        default=0.0, description="the part of the backward that is the weight gradient; 0: it cannot be split off"
-    )
-    message_bytes: Sizes = Field(
-        default=4096, description="bytes of an activation that a stage sends on, and of the gradient that comes back"
-    )
-    fixed_ms: float = Field(
-        default=0.0,
-        ge=0,
-        lt=values.MOST_MS,
-        description="the part of forward_ms and backward_ms that stays when tuning makes micro-batches smaller",
-    )
-
-    def of(self, key: Literal["forward_ms", "backward_ms", "weight_ms"], stage: int) -> float:
-        """Return the time of a stage."""
-        times: float | tuple[float, ...] = getattr(self, key)
-        return times[stage] if isinstance(times, tuple) else times
-
-    def bytes_from(self, stage: int) -> int:
-        """Return the size of an activation that a stage sends on; the last one's, which has none, counts as held."""
-        sizes = self.message_bytes
-        return sizes[stage] if isinstance(sizes, tuple) else sizes
-
-    @property
-    def most_bytes(self) -> int:
-        """The size of the largest message."""
-        return max(self.message_bytes) if isinstance(self.message_bytes, tuple) else self.message_bytes
-
-
 class Variability(Section):
     """`[variability]`: what varies, for experiments; a pure function of seed, step, stage, micro-batch and kind."""
 
@@ -217,7 +173,7 @@ class Job(Section):
     optimizer: Optimizer = Optimizer()
     precision: Precision = Precision()
     comm: Comm = Comm()
-    device: Device | Emulated = Device()
+    device: Processor | Device | Emulated = Device()
     variability: Variability = Variability()
     events: Events = Events()
     checkpoint: Checkpoint = Checkpoint()
@@ -361,6 +317,6 @@ TABLES: dict[str, type[Section]] = {
 VARIANTS: dict[str, dict[str, type[Section]]] = {
     "model": MODELS,
     "data": DATASETS,
-    "device": {"auto": Device, "cpu": Device, "emulated": Emulated},
+    "device": {"auto": Device, "cpu": Processor, "cuda": Device, "emulated": Emulated},
 }
 """The sections of the tables whose keys depend on their `kind`; TABLES holds the usual one."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.precision import BYTES
-from hpcpipe.job.schema import Emulated
 from hpcpipe.plan.delays import Slowest
 from hpcpipe.plan.variability import MicrobatchCost
 from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.planned import needs_sizes, schedule_of
-from hpcpipe.job.schema import Emulated
 from hpcpipe.plan import Schedule
 from hpcpipe.plan.slots import Held, Source, most_held, sources
 from hpcpipe.simulate.costs import Machine, emulated_costs

@@ -4,8 +4,8 @@ Counted from the model's layers and the job's settings; nothing gets memory. An 
 """
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.precision import BYTES
-from hpcpipe.job.schema import Emulated
 from hpcpipe.tune import StageMemory, emulated_memory
 
 FP32 = BYTES["fp32"]

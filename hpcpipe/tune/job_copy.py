@@ -13,8 +13,8 @@ import tomlkit
 from tomlkit.items import AbstractTable
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.overrides import Override
-from hpcpipe.job.schema import Emulated
 
 _TIMES = ("forward_ms", "backward_ms", "weight_ms", "message_bytes")
 

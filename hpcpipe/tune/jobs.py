@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.planned import schedule_of
-from hpcpipe.job.schema import Emulated
 from hpcpipe.tune.candidates import Space, make_space
 from hpcpipe.tune.grouping import Grouping, profile
 from hpcpipe.tune.memory import StageMemory

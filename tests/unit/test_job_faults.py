@@ -166,7 +166,7 @@ def test_a_list_of_tables_and_a_value_in_a_tables_place_are_refused(tmp_path: Pa
         ),
         (
             "[device]\nkind = 1979-05-27",
-            'kind must be "auto", "cpu" or "emulated", got the date 1979-05-27',
+            'kind must be "auto", "cpu", "cuda" or "emulated", got the date 1979-05-27',
             'for example kind = "auto"',
         ),
         (

@@ -8,9 +8,9 @@ from job_text import VALID, fault_of, faults_of, write_job
 
 from hpcpipe.cli import main
 from hpcpipe.job import Job, load_job
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.injected import COMPUTE, NETWORK
 from hpcpipe.job.planned import schedule_of
-from hpcpipe.job.schema import Emulated
 from hpcpipe.plan import ORDERS, RULES
 from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.plan.hints.table import write_table
