@@ -112,6 +112,7 @@ def _train(
     from hpcpipe.cli.resume import CheckpointError, find_together, goes_on, is_done
     from hpcpipe.runtime import FailureGuard, World
     from hpcpipe.train import Origin, ReplayError, read_replay, train
+    from hpcpipe.train.work import deal_gpus
 
     world = World()
     with FailureGuard(world.comm, place="outside the training", stage=-1, host=world.host):
@@ -125,6 +126,10 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.INPUT
+        if problem := deal_gpus(job, world).problem:
+            if world.rank == 0:
+                print(f"hpcpipe: {problem}", file=sys.stderr)
+            return ExitCode.ENVIRONMENT
         try:
             start = find_together(job, resume, run_directory, world)
         except CheckpointError as error:

@@ -75,6 +75,10 @@ class Cpu:
         """Return the most memory that this process has held, in bytes (Linux reports KiB)."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
+    def grown(self) -> str:
+        """Return nothing: memory is the operating system's."""
+        return ""
+
 
 def _processor() -> str:
     try:

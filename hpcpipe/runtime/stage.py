@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from hpcpipe.device import Finished
+from hpcpipe.device import Finished, Running
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.structure import map_tensors, tensors_of
@@ -108,6 +108,19 @@ class Chunk:
     scale: Callable[[], float] | None = None
 
 
+class Launcher(Protocol):
+    """A device that computes what it is given while this thread goes on."""
+
+    def launch(self, label: str, body: Callable[[], Any], again: Sequence[tuple[Any, Any]]) -> Running:
+        """Give it what `body` computes; `again` holds marks about what it computed again, once `body` has returned."""
+
+    def begin_step(self) -> None:
+        """Set what must be set once a step; it has nothing to do then."""
+
+    def mark(self) -> Any:
+        """Mark where it is when it comes to what it was given so far."""
+
+
 class _Kept(NamedTuple):
     """What a forward leaves for its backward: the inputs and outputs that gradients flow through, in order."""
 
@@ -129,6 +142,8 @@ class Stage:
         gradient and they are computed and handed over later.
     announce
         Called with the step and each task before it runs.
+    device
+        What computes while this thread goes on; None where it is this thread.
     """
 
     def __init__(
@@ -138,7 +153,10 @@ class Stage:
         batches: Batches | None,
         recording: Callable[[], AbstractContextManager[Pending]] | None = None,
         announce: Callable[[int, Task], None] | None = None,
+        device: Launcher | None = None,
     ) -> None:
+        self._device = device
+        self._mark: Callable[[], Any] = now if device is None else device.mark
         self._announce = announce
         self._chunks = chunks
         self._batches = batches
@@ -146,7 +164,7 @@ class Stage:
         self._stash: dict[tuple[int, int], _Kept] = {}
         self._pending: dict[tuple[int, int], tuple[Pending | None, Gradients]] = {}
         self._losses: dict[int, torch.Tensor] = {}
-        self._again: list[tuple[int, int]] = []
+        self._again: list[tuple[Any, Any]] = []
 
     @property
     def has_data(self) -> bool:
@@ -160,33 +178,45 @@ class Stage:
 
     def load(self, step: int) -> None:
         """Read the step's micro-batches."""
+        if self._device is not None:
+            self._device.begin_step()
         if self._batches is not None:
             self._batches.load(step)
         self._losses.clear()
 
-    def start(self, step: int, task: Task, received: Any) -> Finished:
-        """Run an F, B or W in the calling thread; it is done on return."""
-        kind, microbatch, number = task
-        chunk = self._chunks[number]
+    def start(self, step: int, task: Task, received: Any) -> Running:
+        """Run an F, B or W in the calling thread, where it is done on return, or give it to the device."""
         if self._announce is not None:
             self._announce(step, task)
-        if kind is Kind.F:
-            return Finished(self._forward(step, microbatch, number, chunk, received))
-        if kind is Kind.B:
-            gradient = self._backward(microbatch, number, chunk, received)
-            again, self._again = tuple(self._again), []
-            return Finished(gradient, again=again)
-        pending, gradients = self._pending.pop((microbatch, number))
-        chunk.sink(microbatch, gradients if pending is None else pending.compute(chunk.parameters, gradients))
-        return Finished()
+        again: list[tuple[Any, Any]] = []
+        self._again = again
+        if self._device is None:
+            return Finished(self._compute(step, task, received), again=again)
+        return self._device.launch(f"{task} step {step}", lambda: self._compute(step, task, received), again)
 
     def losses(self) -> dict[int, float]:
         """Return the losses of the step so far by micro-batch; none but on the last stage."""
-        return {microbatch: float(loss) for microbatch, loss in self._losses.items()}
+        if not self._losses:
+            return {}
+        values = torch.stack(list(self._losses.values())).tolist()  # one copy from a device, not one for each
+        return dict(zip(self._losses, values, strict=True))
 
     def loss(self) -> float:
         """Return the step's loss so far, added in micro-batch order in double precision (0 but on the last stage)."""
-        return sum(float(self._losses[microbatch]) for microbatch in sorted(self._losses))
+        losses = self.losses()
+        return sum(losses[microbatch] for microbatch in sorted(losses))
+
+    def _compute(self, step: int, task: Task, received: Any) -> Any:
+        """Return what the task that follows in the chain needs."""
+        kind, microbatch, number = task
+        chunk = self._chunks[number]
+        if kind is Kind.F:
+            return self._forward(step, microbatch, number, chunk, received)
+        if kind is Kind.B:
+            return self._backward(microbatch, number, chunk, received)
+        pending, gradients = self._pending.pop((microbatch, number))
+        chunk.sink(microbatch, gradients if pending is None else pending.compute(chunk.parameters, gradients))
+        return None
 
     def _forward(self, step: int, microbatch: int, number: int, chunk: Chunk, received: Any) -> Any:
         """Return what the next virtual stage needs, or None at the end of the chain."""
@@ -244,11 +274,11 @@ class Stage:
 
     @contextmanager
     def _computing_again(self) -> Iterator[None]:
-        begin = now()
+        begin = self._mark()
         try:
             yield
         finally:
-            self._again.append((begin, now()))
+            self._again.append((begin, self._mark()))
 
 
 def _wanting_gradients(value: Any) -> list[torch.Tensor]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.device import Emulated
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated as EmulatedDevice
 from hpcpipe.job.drawn import delay_model
-from hpcpipe.job.schema import Emulated as EmulatedDevice
 from hpcpipe.plan import Task
 from hpcpipe.plan.by_step import ByStep
 from hpcpipe.plan.delays import seed_of_slice
@@ -19,7 +19,7 @@ from hpcpipe.runtime.header import Header
 from hpcpipe.runtime.synthetic import Meet
 from hpcpipe.simulate.costs import emulated_costs
 from hpcpipe.train.layout import Layout
-from hpcpipe.train.work import Work, inlets
+from hpcpipe.train.work import Work, ahead_of, inlets
 
 if TYPE_CHECKING:
     from hpcpipe.collective.tensor import TensorGroup
@@ -69,7 +69,7 @@ def _meeting(slices: "TensorGroup") -> Meet:
 def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:
     place, delay = mesh.place, delay_model(job.variability)
     seed = seed_of_slice(job.variability.seed, place.slice)
-    wanted = inlets(layout, place.stage)
+    wanted = inlets(layout, place.stage, ahead=ahead_of(job))
     if delay is None:
         return Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=device)
 

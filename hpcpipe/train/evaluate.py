@@ -7,7 +7,7 @@ random numbers and what the engine does are as if there had been no evaluation.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,6 +23,9 @@ from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import Model
 from hpcpipe.train.precision import in_type, types_of
 
+if TYPE_CHECKING:
+    from hpcpipe.device.cuda import Cuda
+
 
 class Sums(NamedTuple):
     """A rank's part of an evaluation: its losses summed, and how many targets they are over."""
@@ -35,7 +38,15 @@ class Evaluator:
     """Evaluates on one rank; collective over its pipeline, at creation too."""
 
     def __init__(
-        self, job: Job, layout: Layout, model: Model, chunks: Sequence[Chunk], *, mesh: Mesh, memory: Memory
+        self,
+        job: Job,
+        layout: Layout,
+        model: Model,
+        chunks: Sequence[Chunk],
+        *,
+        mesh: Mesh,
+        memory: Memory,
+        gpu: "Cuda | None" = None,
     ) -> None:
         from hpcpipe.data import Counted
 
@@ -47,6 +58,7 @@ class Evaluator:
             count=model.count or _count_all,
             inputs=any(chunk.first for chunk in chunks),
         )
+        self._upload: Callable[[Any], Any] = _as_they_are if gpu is None else gpu.upload
         self._wrap: Callable[[Any], Any] = _as_they_are if model.count is None else lambda t: Counted(t, 1.0)
         self._scale = float(tokens_per_step(job)) if model.count is None else 1.0
         self._converted = partial(in_type, compute=types_of(job).compute)
@@ -59,11 +71,14 @@ class Evaluator:
 
         def run(number: int, microbatch: int, value: Any) -> Any:
             chunk = self._chunks[number]
-            entry = map_tensors(self._batches.inputs(microbatch), self._converted) if chunk.first else value
+            entry = value
+            if chunk.first:
+                entry = map_tensors(map_tensors(self._batches.inputs(microbatch), self._converted), self._upload)
             output = chunk.call(chunk.layers, entry, before=None, again=nullcontext)
             if chunk.loss is None:
                 return output
-            losses.append(float(chunk.loss(output, self._wrap(self._batches.targets(microbatch)))) * self._scale)
+            targets = map_tensors(self._batches.targets(microbatch), self._upload)
+            losses.append(float(chunk.loss(output, self._wrap(targets))) * self._scale)
             counts.append(self._batches.count(microbatch))
             return None
 
@@ -77,12 +92,19 @@ class Evaluator:
 
 
 def evaluator_of(
-    job: Job, layout: Layout, model: Model, chunks: Sequence[Chunk], *, mesh: Mesh, memory: Memory
+    job: Job,
+    layout: Layout,
+    model: Model,
+    chunks: Sequence[Chunk],
+    *,
+    mesh: Mesh,
+    memory: Memory,
+    gpu: "Cuda | None" = None,
 ) -> Evaluator | None:
     """Return what evaluates on this rank, if anything is held out (collective over the pipeline)."""
     if not getattr(job.data, "evaluates", False):
         return None
-    return Evaluator(job, layout, model, chunks, mesh=mesh, memory=memory)
+    return Evaluator(job, layout, model, chunks, mesh=mesh, memory=memory, gpu=gpu)
 
 
 @contextmanager
@@ -102,5 +124,5 @@ def _count_all(targets: torch.Tensor) -> float:
     return float(targets.numel())
 
 
-def _as_they_are(targets: Any) -> Any:
-    return targets
+def _as_they_are(value: Any) -> Any:
+    return value

@@ -259,7 +259,7 @@ def _state_of(bucket: "Bucket") -> dict[str, tuple[torch.Tensor, bool]]:
 
 def _raw(tensor: torch.Tensor) -> np.ndarray:
     width = tensor.element_size()
-    return tensor.reshape(-1).view(torch.uint8).numpy().view(f"u{width}")
+    return tensor.reshape(-1).view(torch.uint8).cpu().numpy().view(f"u{width}")
 
 
 def _as_tensor(elements: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

@@ -10,6 +10,7 @@ from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import Job
 from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
+from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.pulse import Pulse
 from hpcpipe.train.grouping import Grouped, Groupings, first_grouping, grouped
 from hpcpipe.train.layout import Layout
@@ -17,10 +18,11 @@ from hpcpipe.train.regroup import space_for
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.sources import schedule_source
 from hpcpipe.train.tensor import agreement_of, tensor_group
-from hpcpipe.train.work import make_work
+from hpcpipe.train.work import ahead_of, computes_in_this_thread, make_work
 
 if TYPE_CHECKING:
     from hpcpipe.device.cpu import Cpu
+    from hpcpipe.device.cuda import Cuda
 
 
 _LARGE_MESSAGE = 1 << 16
@@ -43,7 +45,7 @@ class Rank:
         layout: Layout,
         *,
         mesh: Mesh,
-        device: "Cpu | Emulated",
+        device: "Cpu | Cuda | Emulated",
         waiting: Waiting,
         recorder: EventWriter | NoLog,
         clock_shifts: Mapping[int, int],
@@ -88,14 +90,15 @@ class Rank:
         self._repeats = False
         if replay is not None and replay.recording.buckets != len(self.buckets):
             raise ReplayError(f"{replay.source} has {replay.recording.buckets} buckets, this rank {len(self.buckets)}")
-        self.agreement = agreement_of(job, mesh, replayed=replay is not None)
+        blocks = computes_in_this_thread(device)
+        self.agreement = agreement_of(job, mesh, replayed=replay is not None, blocks=blocks)
         self._pulse: Pulse | None = None
-        if not (isinstance(device, Emulated) or mesh.one_node) and layout.boundary_bytes >= _LARGE_MESSAGE:
+        if blocks and not mesh.one_node and layout.boundary_bytes >= _LARGE_MESSAGE:
             self._pulse = Pulse(mesh.world)
         self.engine = Engine(
             stage=self.stage,
             mailbox=self.mailbox,
-            buckets=self.buckets,
+            buckets=self._launched(device),
             recorder=self.source.recorder,
             waiting=waiting,
             number=mesh.place.stage,
@@ -103,6 +106,7 @@ class Rank:
             flags=0 if replay is None else FLAG_REPLAYED,
             dispatch=self.agreement,
             computing=self._pulse,
+            ahead=1 if blocks else ahead_of(job),
         )
 
     @property
@@ -121,6 +125,16 @@ class Rank:
                 self.engine.run_step(step)
         finally:
             self._repeats = False
+
+    def _launched(self, device: "Cpu | Cuda | Emulated") -> EngineBuckets:
+        """Return the buckets as the engine drives them."""
+        if isinstance(device, Emulated) or device.threads:
+            return self.buckets
+        from hpcpipe.device.cuda import Cuda
+        from hpcpipe.train.launched import LaunchedBuckets
+
+        assert isinstance(device, Cuda)
+        return LaunchedBuckets(self.buckets, device)
 
     def _plan(self, step: int, gathering: Collection[int]) -> StagePlan:
         if self._replay is not None and not self._repeats:

@@ -31,14 +31,13 @@ def tensor_group(job: Job, mesh: Mesh, waiting: Waiting) -> "TensorGroup | None"
     )
 
 
-def agreement_of(job: Job, mesh: Mesh, *, replayed: bool) -> Agreement | None:
+def agreement_of(job: Job, mesh: Mesh, *, replayed: bool, blocks: bool) -> Agreement | None:
     """Return how the slices of a stage agree on what to run; None where they need not.
 
-    A fixed order and a recorded one are the same on all slices.
+    A fixed order and a recorded one are the same on all slices. `blocks`: whether tasks keep this thread busy.
     """
     if mesh.agreement is None or replayed or job.schedule.dispatch == "fixed":
         return None
-    blocks = job.device.kind != "emulated"
     return Agreement(mesh.agreement, rule=job.schedule.agreement, blocks=blocks)
 
 

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from hpcpipe.device.cpu import Cpu
+from hpcpipe.device.cuda import Cuda
 from hpcpipe.job import Job
 from hpcpipe.models import build
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import derive_seed
 from hpcpipe.runtime import Mailbox, Mesh
+from hpcpipe.runtime.channel import Memory
 from hpcpipe.runtime.stage import Batches, Chunk, Stage
 from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.admission import AdmittedBatches, admission_of
@@ -22,6 +24,7 @@ from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.evaluate import evaluator_of
 from hpcpipe.train.grouping import Grouped, Groupings
+from hpcpipe.train.launched import UploadedBatches
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.model import model_of
 from hpcpipe.train.norm import make_norm
@@ -31,7 +34,7 @@ from hpcpipe.train.scaler import LossScale
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.tensor import counts_here
 from hpcpipe.train.ties import find_ties
-from hpcpipe.train.work import Work, inlets
+from hpcpipe.train.work import Work, ahead_of, inlets
 
 if TYPE_CHECKING:
     from hpcpipe.collective.tensor import TensorGroup
@@ -43,19 +46,23 @@ def trained_work(
     layout: Layout,
     *,
     mesh: Mesh,
-    device: Cpu,
+    device: Cpu | Cuda,
     slices: "TensorGroup | None",
     groupings: "Groupings",
 ) -> Work:
-    """Build the parts of this rank."""
+    """Build the parts of this rank. Layers are made on the CPU, so that a GPU begins with the same values."""
     place, schedule, model = mesh.place, layout.schedule, model_of(job)
     built = [build(layout.layers, piece, seed=job.run.seed, slices=slices) for piece in layout.pieces[place.stage]]
     if model.release is not None:
         last = schedule.placement.owner(schedule.placement.virtual_stages - 1)[0]
         model.release(keep_loss=place.stage == last)
-    if schedule.split:
-        for modules in built:
-            for module in modules:
+    compiles = getattr(job.device, "compile", False)
+    for modules in built:
+        for module in modules:
+            module.to(device.device)
+            if compiles:
+                module.compile()
+            elif schedule.split:
                 deferrable(module)
     types, scale = types_of(job), LossScale(job.precision.first_scale, dynamic=job.precision.dynamic_scale)
     for modules in built:
@@ -111,19 +118,25 @@ def trained_work(
         groupings.follow(partial(_follow, read, admitted, place.replica))
     if batches is not None and types.compute != torch.float32:
         batches = ConvertedInputs(batches, types.compute)
+    gpu = device if isinstance(device, Cuda) else None
+    if batches is not None and gpu is not None:
+        batches = UploadedBatches(batches, gpu)
     stage = Stage(
         chunks,
         batches=batches,
         recording=recording if schedule.split else None,
+        device=gpu,
         announce=None if slices is None else (lambda step, task: slices.announce(step, *task)),
     )
     if norm is not None:
         norm.sound = lambda: isfinite(stage.loss())
+    memory: Memory = device.memory if isinstance(device, Cuda) else device
+    wanted = inlets(layout, place.stage, ahead=1 if gpu is None else ahead_of(job))
     return Work(
         stage=stage,
         buckets=buckets,
-        mailbox=Mailbox(mesh, inlets=inlets(layout, place.stage), payload_bytes=layout.boundary_bytes, memory=device),
-        evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=device),
+        mailbox=Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=memory),
+        evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=memory, gpu=gpu),
         modules=[module for modules in built for module in modules],
         accumulators=accumulators,
         parameters=parameters,

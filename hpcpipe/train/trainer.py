@@ -57,7 +57,7 @@ from hpcpipe.train.rank import Rank
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.saving import Saving
 from hpcpipe.train.schedule import rate_of
-from hpcpipe.train.work import make_device
+from hpcpipe.train.work import deal_gpus, make_device
 from hpcpipe.tune import Decision
 
 _OWN_ENTRIES = 5
@@ -65,6 +65,9 @@ _OWN_ENTRIES = 5
 
 _SHOWN = ("resume", "try", "roll back")
 """The decisions about the grouping that people see on the way; all are in the log."""
+
+_STEADY_AFTER = 2
+"""Steps after which the memory of a device is expected to be what every later step needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,11 @@ class _Loop:
         self._resume, self._first = resume, 0 if resume is None else resume.step
         if resume is not None:
             origin = replace(origin, restart=max(origin.restart, resume.manifest.restarts + 1))
-        device = make_device(job, sharing_ranks=mesh.sharing_ranks)
+        dealt = deal_gpus(job, world)
+        if dealt.problem:
+            raise RuntimeError(dealt.problem)
+        gpu = None if dealt.numbers is None else dealt.numbers[world.rank]
+        device = make_device(job, sharing_ranks=mesh.sharing_ranks, gpu=gpu)
         poll: str = job.comm.poll
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
@@ -297,6 +304,7 @@ class _Loop:
             self._unsettled.append(_Ran(times, scale, k, size))
             goes_on = self._look(step)
             self._settle()
+            self._note_growth(step)
             if goes_on:
                 self._saving.after_step(step + 1)
             own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
@@ -460,6 +468,14 @@ class _Loop:
             self._log.note_faulty(faulty_logs)
         sound = self._finite and (skipped or math.isfinite(square_norm))
         self._saving.take(rest[wishes : wishes + entries], sound=sound)
+
+    def _note_growth(self, step: int) -> None:
+        """Note where the memory of a GPU grows after its first steps: every block it asks for stops all streams."""
+        if step - self._first < _STEADY_AFTER or self._log is None or self._log.writer is None:
+            return
+        grown = self._device.grown()
+        if grown:
+            self._log.writer.decision(step, "memory", grown)
 
     def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
         if self._log is not None and (writer := self._log.writer) is not None:

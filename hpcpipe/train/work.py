@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hpcpipe.device import Emulated
+from hpcpipe.device.choice import Dealt, Seat, deal
 from hpcpipe.job import Job
-from hpcpipe.runtime import Inlet, Mailbox, Mesh, now
+from hpcpipe.job.device import Device
+from hpcpipe.runtime import Inlet, Mailbox, Mesh, World, now
 from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.engine import Stage as EngineStage
 from hpcpipe.train.layout import Layout
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from hpcpipe.collective.tensor import TensorGroup
     from hpcpipe.device.cpu import Cpu
+    from hpcpipe.device.cuda import Cuda
     from hpcpipe.train.accumulate import Accumulator
     from hpcpipe.train.clip import Verdict
     from hpcpipe.train.evaluate import Evaluator
@@ -82,13 +85,58 @@ class Work:
     scale: LossScale = field(default_factory=LossScale)
 
 
-def make_device(job: Job, *, sharing_ranks: int) -> "Cpu | Emulated":
-    """Return the device of this rank."""
+def deal_gpus(job: Job, world: World) -> Dealt:
+    """Return the GPU of every rank (collective); none where the job computes without or a rank has none of its own."""
+    kind = job.device.kind
+    if not isinstance(job.device, Device) or kind == "cpu":
+        return Dealt(None)
+    import torch
+
+    from hpcpipe.device.gpu import identity, num_gpus
+
+    seen = [identity(number) for number in range(num_gpus())]
+    seats = world.gather([world.host, seen])
+    dealt = None
+    if world.rank == 0:
+        dealt = deal(
+            [Seat(host, tuple(gpus)) for host, gpus in seats],
+            required=kind == "cuda",
+            share=job.device.share,
+            torch=torch.__version__,
+        )
+    numbers, problem = world.share(dealt)
+    return Dealt(None if numbers is None else tuple(numbers), problem)
+
+
+def make_device(job: Job, *, sharing_ranks: int, gpu: int | None = None) -> "Cpu | Cuda | Emulated":
+    """Return the device of this rank; `gpu` is the number of its GPU, where it has one."""
     if job.device.kind == "emulated":
-        return Emulated(now)
+        return Emulated(now, in_order=ahead_of(job) > 1)
+    if gpu is not None:
+        from hpcpipe.device.cuda import Cuda
+        from hpcpipe.device.gpu import TorchGpu
+        from hpcpipe.device.messages import Staged
+
+        assert isinstance(job.device, Device)
+        return Cuda(
+            TorchGpu(gpu),
+            now=now,
+            messages=lambda cuda: Staged(cuda.gpu, compute=cuda.compute, inward=cuda.inward, outward=cuda.outward),
+            nvtx=job.device.nvtx,
+        )
     from hpcpipe.device.cpu import Cpu
 
     return Cpu(sharing_ranks=sharing_ranks)
+
+
+def computes_in_this_thread(device: "Cpu | Cuda | Emulated") -> bool:
+    """Return whether a task is done when its start returns, so that messages are not looked at meanwhile."""
+    return device.threads > 0
+
+
+def ahead_of(job: Job) -> int:
+    """Return how many tasks the device of a job is given at a time, if it is one that does them in order."""
+    return getattr(job.device, "launch_ahead", 1)
 
 
 def make_work(
@@ -96,7 +144,7 @@ def make_work(
     layout: Layout,
     *,
     mesh: Mesh,
-    device: "Cpu | Emulated",
+    device: "Cpu | Cuda | Emulated",
     slices: "TensorGroup | None",
     clock_shifts: Mapping[int, int],
     groupings: "Groupings",
@@ -124,6 +172,6 @@ def make_work(
     return work
 
 
-def inlets(layout: Layout, stage: int) -> list[Inlet]:
-    """Return the inlets of a stage's mailbox."""
-    return [Inlet(*source) for source in layout.sources(stage)]
+def inlets(layout: Layout, stage: int, *, ahead: int) -> list[Inlet]:
+    """Return the inlets of a stage's mailbox; tasks given `ahead` hold their slots until the device has done them."""
+    return [Inlet(feeds, chunk, source, slots + ahead - 1) for feeds, chunk, source, slots in layout.sources(stage)]
