@@ -64,7 +64,7 @@ def deal(seats: Sequence[Seat], *, required: bool, share: bool, torch: str) -> D
     return Dealt(
         None,
         f"{who} would all compute on GPU {gpu} of {host}, where {there[host]} ranks see {seen} "
-        f"{'GPU' if seen == 1 else 'GPUs'}: start at most {seen} ranks a node ([slurm] ranks_per_node, "
+        f"{'GPU' if seen == 1 else 'GPUs'}: start at most {seen} a node ([slurm] ranks_per_node, "
         f"--ntasks-per-node), or ask for {there[host]} GPUs a node with --gpu-bind=none; to let ranks share a GPU "
         'write share = true in [device], to do without kind = "cpu"',
     )
