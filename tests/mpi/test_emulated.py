@@ -62,11 +62,13 @@ def _rows(log, kinds):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    ("hint", "dispatch"), [("1f1b", "fixed"), ("bfw", "ready"), ("zbv", "ready"), ("zbv", "fixed")]
+    ("hint", "dispatch", "ahead"),
+    [("1f1b", "fixed", 1), ("bfw", "ready", 1), ("zbv", "ready", 1), ("zbv", "fixed", 1), ("bfw", "ready", 2)],
 )
-def test_no_task_is_shorter_than_it_was_drawn_and_the_accounting_closes(comm, tmp_path, hint, dispatch):
+def test_no_task_is_shorter_than_it_was_drawn_and_the_accounting_closes(comm, tmp_path, hint, dispatch, ahead):
     variability = 'variability.compute={ model = "lognormal", sigma = 0.5 }'
-    job, log = _run(comm, tmp_path, f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"', variability)
+    schedule = f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"'
+    job, log = _run(comm, tmp_path, *schedule, variability, f"device.launch_ahead={ahead}")
     if log is None:
         return
     times = emulated_costs(job).times
