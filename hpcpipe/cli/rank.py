@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
+from hpcpipe.cluster.gpu_aware import decide_for_all
 from hpcpipe.cluster.meeting import gather, library, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
 from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word
@@ -24,6 +25,7 @@ from hpcpipe.stop import StopWish
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hpcpipe.device.gpu_aware import GpuAware
     from hpcpipe.job import Job
 
 _PATIENCE_S = 1.0
@@ -50,7 +52,8 @@ def run_rank(
             if given.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
-        return _train(job, early, run_directory, replay, revision, resume, quiet=quiet)
+        gpu_aware = decide_for_all(job, given, comm)
+        return _train(job, early, run_directory, replay, revision, resume, gpu_aware, quiet=quiet)
 
 
 def read_for_all(job_file: Path, given: environment.World) -> str | None:
@@ -103,6 +106,7 @@ def _train(
     replay: Path | None,
     revision: str,
     resume: str | None,
+    gpu_aware: "GpuAware | None",
     *,
     quiet: bool,
 ) -> int:
@@ -115,6 +119,7 @@ def _train(
     from hpcpipe.train.work import deal_gpus
 
     world = World()
+    world.gpu_aware = gpu_aware
     with FailureGuard(world.comm, place="outside the training", stage=-1, host=world.host):
         try:
             order = None if replay is None else read_replay(job, replay, world)

@@ -3,10 +3,9 @@
 It must not ask by itself: the exchange may crash.
 """
 
-import os
-
 from hpcpipe.cluster.ask import Answer
 from hpcpipe.cluster.check import Check
+from hpcpipe.cluster.gpu_aware import says
 
 NAME = "gpu-aware mpi"
 HOST_MEMORY = (
@@ -24,9 +23,9 @@ def judge_gpu_buffers(mpi: Answer, libraries: Answer, device: Answer) -> Check:
     """Return the check; `device` is the answer of the exchange, empty where none was tried."""
     if "error" in mpi:
         return Check(NAME, "skip", "MPI does not start", "see the check mpi")
-    says = _says(mpi)
+    promised = _says(mpi)
     gpus = libraries.get("torch", {}).get("gpus", 0)
-    said = f"MPI says of GPU buffers: {says}"
+    said = f"MPI says of GPU buffers: {promised}"
     if not gpus:
         return Check(NAME, "skip", f"torch sees no GPU here; {said}", "ask on a node with a GPU")
     there = f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
@@ -36,15 +35,11 @@ def judge_gpu_buffers(mpi: Answer, libraries: Answer, device: Answer) -> Check:
     if "wrong" in device:
         return Check(NAME, "fail", f"a message between GPU buffers came to harm: {device['wrong']}; {said}", WRONG)
     tried = device.get("error") or device.get("skipped") or "not tried"
-    if says == "yes":
+    if promised == "yes":
         return Check(NAME, "fail", f"{said}, but an exchange of GPU buffers failed: {tried}; {there}", CRASH)
     return Check(NAME, "warn", f"{said}; an exchange of GPU buffers failed: {tried}; {there}", HOST_MEMORY)
 
 
 def _says(mpi: Answer) -> str:
-    asked = mpi["queries"].get("MPIX_Query_cuda_support")
-    kinds = mpi["memory_kinds"]
-    cray = mpi["gtl"] and os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
-    if asked or "cuda" in kinds or "rocm" in kinds or cray:
-        return "yes"
-    return "no" if asked is not None or kinds else "unknown (this MPI cannot be asked)"
+    said = says(mpi)
+    return "unknown (this MPI cannot be asked)" if said == "unknown" else said

@@ -39,13 +39,9 @@ def mpi() -> dict[str, Any]:
 
     from mpi4py import MPI
 
+    from hpcpipe.cluster.gpu_aware import queries_of
+
     library = ctypes.CDLL(MPI.__file__)
-    answers = {}
-    for function in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
-        try:
-            answers[function] = int(getattr(library, function)())
-        except AttributeError:
-            continue
     info = MPI.COMM_WORLD.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()
@@ -62,7 +58,7 @@ def mpi() -> dict[str, Any]:
         "thread_level": levels[MPI.Query_thread()],
         "mpi4py": __import__("mpi4py").__version__,
         "path": _path_of(library, "MPI_Init"),
-        "queries": answers,
+        "queries": queries_of(library),
         "memory_kinds": kinds or "",
         "gtl": _maps_hold("libmpi_gtl_"),
     }

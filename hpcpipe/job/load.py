@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hpcpipe.job import (
     checkpoint_checks,
     checks,
+    comm_checks,
     data_checks,
     device_checks,
     explain,
@@ -161,6 +162,7 @@ class _Reading:
             vision_checks,
             schedule_checks,
             tensor_checks,
+            comm_checks,
             checkpoint_checks,
             device_checks,
             slurm_checks,

@@ -23,13 +23,14 @@ from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.tune import Tune
-from hpcpipe.job.values import Cap, Chunks, Count, HintName, Seed, Slots, Split
+from hpcpipe.job.values import Cap, Chunks, Count, HintName, Seed, Slots, Split, Tried
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
 from hpcpipe.plan.schedule import FROM_FILE
 
 Name = Annotated[str, AfterValidator(values.folder_name)]
+Collectives = Literal["mpi", "nccl"]
 Folder = Annotated[Path, BeforeValidator(values.to_path), PlainSerializer(str)]
 
 
@@ -140,6 +141,13 @@ class Comm(Section):
     check_collectives: bool = Field(
         default=False, description="whether every collective of tensor slices first compares its task on all of them"
     )
+    cuda_aware: Tried = Field(
+        default="auto", description="whether MPI is given the memory of GPUs: tried out, or as you say"
+    )
+    dp_collectives: Collectives = Field(
+        default="mpi", description="what sums gradients over replicas and shares parameters"
+    )
+    tp_collectives: Collectives = Field(default="mpi", description="what sums over the tensor slices of a stage")
 
 
 class Variability(Section):

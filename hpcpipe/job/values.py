@@ -136,6 +136,17 @@ def _slots(value: Any) -> str | int:
     )
 
 
+def _tried(value: Any) -> str | bool:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false", "on", "off"):
+        meant = "true" if value in ("true", "on") else "false"
+        raise wrong(f"must be true or false without quotes, got {describe(value)}", f"write {meant}")
+    raise wrong(f'must be "auto", true or false, got {describe(value)}', '"auto" tries it out when the run starts')
+
+
 def _split(value: Any) -> str | tuple[int, ...]:
     if value == "auto":
         return "auto"
@@ -221,4 +232,5 @@ Recompute = Annotated[str | tuple[tuple[int, int], ...], PlainValidator(_recompu
 Sizes = Annotated[int | tuple[int, ...], PlainValidator(_sizes)]
 Slots = Annotated[str | int, PlainValidator(_slots)]
 Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
+Tried = Annotated[str | bool, PlainValidator(_tried)]
 Betas = Annotated[tuple[float, float], PlainValidator(_betas)]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpipe.device.gpu_aware import GpuAware
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
@@ -26,6 +28,8 @@ class World:
         self.size: int = self.comm.size
         self.mpi_library = MPI.Get_library_version().strip("\x00").splitlines()[0].strip()
         self.host = socket.gethostname()
+        self.gpu_aware: GpuAware | None = None
+        """Whether MPI is given the memory of GPUs, as all ranks have agreed; None where none is used."""
 
     def share(self, value: Any, *, root: int = 0) -> Any:
         """Return the value of `root` on every rank (collective); anything that JSON can hold."""

