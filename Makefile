@@ -95,6 +95,11 @@ test-long: venv ## the tests that take minutes or much memory
 	@$(BIN)/python -m pytest -q -m long tests/unit tests/run tests/slurm
 	@tests/mpi/launch 2 $(PYTEST_MPI) -m long --timeout=200 tests/mpi
 
+.PHONY: test-gpu
+test-gpu: venv ## the tests that need an NVIDIA GPU (several ranks share one); says so where there is none
+	$(SAY) "tests on a GPU"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m gpu --timeout=600 tests/gpu
+
 SANITIZED := build/sanitized
 
 .PHONY: test-native

@@ -1,6 +1,41 @@
-"""Settings for every test: drawn examples are the same on every run, and so on every rank."""
+"""Settings for every test: drawn examples are the same on every run and rank; GPUs are for `make test-gpu`.
 
+Elsewhere they are hidden, so that jobs that leave the device to hpcpipe compute on the CPU, and the tests that need one
+say in the end that they were not run.
+"""
+
+import os
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("hpcpipe", deadline=None, derandomize=True)
 settings.load_profile("hpcpipe")
+
+_NOT_RUN = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(config, items):
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not _sees_a_gpu():
+        config.stash[_NOT_RUN] = len(marked)
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="not run: no GPU"))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if count := config.stash.get(_NOT_RUN, 0):
+        why = "torch sees no GPU here" if config.option.markexpr == "gpu" else "GPUs are for `make test-gpu`"
+        terminalreporter.section("gpu", sep="=", red=True, bold=True)
+        terminalreporter.write_line(f"not run: no GPU. {count} tests of real GPUs were NOT RUN: {why}.", red=True)
+
+
+def _sees_a_gpu():
+    import torch
+
+    return torch.cuda.is_available()

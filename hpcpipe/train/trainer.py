@@ -200,7 +200,8 @@ class _Loop:
         if dealt.problem:
             raise RuntimeError(dealt.problem)
         gpu = None if dealt.numbers is None else dealt.numbers[world.rank]
-        device = make_device(job, sharing_ranks=mesh.sharing_ranks, gpu=gpu)
+        aware = world.gpu_aware is not None and world.gpu_aware.on
+        device = make_device(job, sharing_ranks=mesh.sharing_ranks, gpu=gpu, gpu_aware=aware)
         poll: str = job.comm.poll
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)

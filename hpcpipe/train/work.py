@@ -108,20 +108,27 @@ def deal_gpus(job: Job, world: World) -> Dealt:
     return Dealt(None if numbers is None else tuple(numbers), problem)
 
 
-def make_device(job: Job, *, sharing_ranks: int, gpu: int | None = None) -> "Cpu | Cuda | Emulated":
-    """Return the device of this rank; `gpu` is the number of its GPU, where it has one."""
+def make_device(
+    job: Job, *, sharing_ranks: int, gpu: int | None = None, gpu_aware: bool = False
+) -> "Cpu | Cuda | Emulated":
+    """Return the device of this rank.
+
+    `gpu` is the number of its GPU, where it has one, `gpu_aware` whether MPI is given that one's memory.
+    """
     if job.device.kind == "emulated":
         return Emulated(now, in_order=ahead_of(job) > 1)
     if gpu is not None:
         from hpcpipe.device.cuda import Cuda
         from hpcpipe.device.gpu import TorchGpu
-        from hpcpipe.device.messages import Staged
+        from hpcpipe.device.messages import Direct, Staged
 
         assert isinstance(job.device, Device)
         return Cuda(
             TorchGpu(gpu),
             now=now,
-            messages=lambda cuda: Staged(cuda.gpu, compute=cuda.compute, inward=cuda.inward, outward=cuda.outward),
+            messages=lambda cuda: (Direct if gpu_aware else Staged)(
+                cuda.gpu, compute=cuda.compute, inward=cuda.inward, outward=cuda.outward
+            ),
             nvtx=job.device.nvtx,
         )
     from hpcpipe.device.cpu import Cpu

@@ -1,0 +1,129 @@
+"""Whole runs on a real GPU, which several ranks share: losses beside the CPU's, and bits that no timing changes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+JOB = """
+[job]
+name = "gpu"
+steps = 6
+run_dir = "runs"
+[model]
+kind = "gpt"
+layers = 4
+dim = 64
+heads = 4
+context = 64
+[data]
+kind = "text"
+path = "package:pydoc_data/topics.py"
+[batch]
+microbatches = 6
+microbatch_size = 2
+[optimizer]
+lr = 1e-3
+warmup = 2
+"""
+DETERMINISTIC = """
+import runpy, sys, torch
+torch.use_deterministic_algorithms(True)
+torch.backends.cuda.enable_flash_sdp(False)
+torch.backends.cuda.enable_mem_efficient_sdp(False)
+sys.argv = ["hpcpipe", *sys.argv[1:]]
+runpy.run_module("hpcpipe", run_name="__main__")
+"""
+
+
+def _run(folder: Path, *overrides: str, env: dict[str, str] | None = None, ranks: int = 1, code: str = ""):
+    """Run the job and return what each step's line of the metrics says."""
+    (folder / "job.toml").write_text(JOB)
+    sets = [word for override in (f"parallel.pipeline={ranks}", *overrides) for word in ("--set", override)]
+    start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "hpcpipe"]
+    if code and ranks > 1:
+        start = ["mpiexec", "-n", str(ranks), *start]
+    command = [*start, "run", "job.toml", "--quiet", *sets]
+    environ = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **(env or {})}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (folder / "runs" / "gpu" / "latest" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], done.stdout + done.stderr
+
+
+def _losses(result):
+    return [line["loss"] for line in result[0]]
+
+
+CUDA, CPU, SHARED = 'device.kind="cuda"', 'device.kind="cpu"', "device.share=true"
+
+
+@pytest.mark.parametrize("hint", ["1f1b", "bfw"])
+def test_a_gpu_trains_with_the_losses_of_the_cpu(tmp_path, hint):
+    cpu = _losses(_run(tmp_path, CPU, f'schedule.hint="{hint}"'))
+    gpu = _losses(_run(tmp_path, CUDA, f'schedule.hint="{hint}"'))
+    assert gpu == pytest.approx(cpu, rel=1e-4)
+
+
+def test_two_ranks_that_share_a_gpu_train_with_the_losses_of_one(tmp_path):
+    one = _losses(_run(tmp_path, CUDA))
+    for aware in ("false", "true") if os.environ.get("HPCPIPE_TEST_CUDA_AWARE") else ("false",):
+        two = _losses(_run(tmp_path, CUDA, SHARED, f"comm.cuda_aware={aware}", ranks=2))
+        assert two == pytest.approx(one, rel=1e-4)
+
+
+def test_two_ranks_are_refused_the_same_gpu_where_sharing_is_not_allowed(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    command = [sys.executable, "-m", "hpcpipe", "run", "job.toml", "--set", "parallel.pipeline=2", "--set", CUDA]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 3
+    assert "share = true" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_how_many_tasks_are_given_ahead_changes_no_bit(tmp_path):
+    runs = [
+        _losses(_run(tmp_path, CUDA, SHARED, f"device.launch_ahead={ahead}", *more, ranks=2, code=DETERMINISTIC))
+        for ahead, more in ((1, ()), (2, ()), (4, ('schedule.hint="bf"',)), (2, ('model.recompute="all"',)))
+    ]
+    assert all(run == runs[0] for run in runs)
+
+
+def test_dropout_is_the_same_on_every_run_and_when_it_is_computed_again(tmp_path):
+    runs = [
+        _losses(_run(tmp_path, CUDA, "model.dropout=0.1", *more, code=DETERMINISTIC))
+        for more in ((), (), ('model.recompute="all"',))
+    ]
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_torchs_own_race_detector_finds_no_race(tmp_path):
+    """It follows streams and events through every kernel; it is slow and knows nothing of messages."""
+    _, said = _run(tmp_path, CUDA, "job.steps=2", 'schedule.hint="bfw"', env={"TORCH_CUDA_SANITIZER": "1"})
+    assert "CSAN detected" not in said
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_trains(tmp_path, precision):
+    losses = _losses(_run(tmp_path, CUDA, f'precision.compute="{precision}"', "job.steps=20"))
+    assert losses[-1] < losses[0]
+
+
+def test_compiled_layers_train_with_the_losses_of_plain_ones(tmp_path):
+    plain = _losses(_run(tmp_path, CUDA))
+    assert _losses(_run(tmp_path, CUDA, "device.compile=true")) == pytest.approx(plain, rel=1e-4)
+
+
+def test_memory_is_what_the_first_steps_took(tmp_path):
+    """A step that asks the GPU for more is a row of the log's decisions."""
+    from hpcpipe.events import open_run
+
+    _run(tmp_path, CUDA, "job.steps=12", 'schedule.hint="1f1b"', 'schedule.dispatch="fixed"')
+    log = open_run(tmp_path / "runs" / "gpu" / "latest")
+    decisions = log.ranks[0].decisions
+    assert [why for what, why in zip(decisions.what, decisions.why, strict=True) if "memory" in str(what)] == []
