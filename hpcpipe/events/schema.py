@@ -22,6 +22,9 @@ FLAG_RECOMPUTED = 2
 FLAG_REPLAYED = 4
 """Bit of `flags`: the task was dispatched in its turn of another run's recorded order."""
 
+FLAG_DEVICE_TIMES = 8
+"""Bit of `flags`: begin and end were told by the device, a GPU's events put on this host's clock; else the host's."""
+
 KINDS = tuple(kind.name for kind in Kind)
 WAIT_CLASSES = tuple(time_class.name.lower() for time_class in TimeClass)
 
@@ -52,7 +55,12 @@ EVENTS = (
     Column("bytes", "<i8", "bytes", "size of the message or bucket"),
     Column("rank_in_hint", "<i4", "1", "position of the chosen task in the hint order, -1 where nothing was chosen"),
     Column("ready_count", "<i2", "1", "size of the ready-set that the policy chose from"),
-    Column("flags", "|u1", "1", "bit 0: the message is a gradient; bit 1: a forward done again; bit 2: replayed"),
+    Column(
+        "flags",
+        "|u1",
+        "1",
+        "bit 0: the message is a gradient; bit 1: a forward done again; bit 2: replayed; bit 3: the device's times",
+    ),
 )
 
 STEPS = (

@@ -20,7 +20,7 @@ from hpcpipe.runtime.header import Header
 from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.waiting import Waiting
 
-FLAG_BACKWARD, FLAG_RECOMPUTED = 1, 2
+FLAG_BACKWARD, FLAG_RECOMPUTED, FLAG_DEVICE_TIMES = 1, 2, 8
 _DONE = Finished()
 _PASSING = (Kind.F, Kind.B)
 """The kinds of task whose output another task needs, be it None."""
@@ -347,8 +347,10 @@ class Engine:
         plan, self._current = self._plan, self._running[0][0] if self._running else None
         self._finished.append(task)
         self.progress += 1
+        flags = self._flags
         if running.in_order:
             began, ended = self._times(running, began, ended)
+            flags |= FLAG_DEVICE_TIMES
             ready_at = min(plan.late(task, ready_at), began)
         elif task.kind in _PASSING and (follower := plan.follower(task)) is not None:
             self._pass_on(follower, running.result())
@@ -365,11 +367,12 @@ class Engine:
             ended,
             rank_in_hint=rank_in_hint,
             ready_count=ready_count,
-            flags=self._flags,
+            flags=flags,
         )
-        for begin, end in running.again:
-            flags = self._flags | FLAG_RECOMPUTED
-            self._recorder.event(Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=flags)
+        for again in running.again:
+            begin, end = (min(max(time, began), ended) for time in again)
+            more = flags | FLAG_RECOMPUTED
+            self._recorder.event(Kind.F, self._step, task.microbatch, task.chunk, began, begin, end, flags=more)
         self._waiting.busy()
 
     def _times(self, running: Running, given: int, noticed: int) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Holdings:
                     raise CheckpointError(f"{reader.folder} has no {kind} of {name}")
                 dtype = getattr(torch, DTYPES[entry.dtype])
                 if kind in elementwise:
-                    values = state.setdefault(kind, torch.zeros(length, dtype=dtype))
+                    values = state.setdefault(kind, torch.zeros(length, dtype=dtype, device=parameter.device))
                     values[begin:end] = _as_tensor(reader.elements(f"{kind} of {name}", entry, extent), dtype)
                     continue
                 value = _as_tensor(reader.elements(f"{kind} of {name}", entry), dtype).view(entry.shape)
