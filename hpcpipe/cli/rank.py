@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cluster import environment
-from hpcpipe.cluster.gpu_aware import decide_for_all
+from hpcpipe.cluster.gpu_aware import decide_for_all, nccl_without_gpus
 from hpcpipe.cluster.meeting import gather, library, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
 from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word
@@ -53,6 +53,10 @@ def run_rank(
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT
         gpu_aware = decide_for_all(job, given, comm)
+        if (problem := nccl_without_gpus(job, gpu_aware)) is not None:
+            if given.rank == 0:
+                print(f"hpcpipe: {problem}", file=sys.stderr)
+            return ExitCode.ENVIRONMENT
         return _train(job, early, run_directory, replay, revision, resume, gpu_aware, quiet=quiet)
 
 

@@ -74,6 +74,9 @@ def try_out(job: "Job", given: World) -> GpuAware | None:
     found = ask("device", timeout_s=_TRIAL_S)
     if "skipped" in found:
         return None
+    if keys := _nccl_of(job):
+        # NVIDIA's guide to NCCL: MPI that moves GPU memory at the same time may wait for it, and it for MPI
+        return GpuAware(False, f'[comm] {" and ".join(keys)} = "nccl", and both on GPU memory at once can deadlock')
     return decide(wanted, says(ask("mpi", timeout_s=_TRIAL_S)), found)
 
 
@@ -84,6 +87,23 @@ def decide_for_all(job: "Job", given: World, comm: "MPI.Intracomm") -> GpuAware 
     told = gather(comm, try_out(job, given))
     shared = share(comm, agree(None if each is None else GpuAware(*each) for each in told))
     return None if shared is None else GpuAware(*shared)
+
+
+def nccl_without_gpus(job: "Job", found: GpuAware | None) -> str | None:
+    """Return what is wrong where a job asks for NCCL and no rank has a GPU, or None."""
+    keys = _nccl_of(job)
+    if not keys or found is not None:
+        return None
+    return (
+        f'[comm] {" and ".join(keys)} = "nccl" needs a GPU for each rank, but torch sees none here; '
+        'set it to "mpi", or start the job where there are GPUs (`hpcpipe doctor` says what is seen)'
+    )
+
+
+def _nccl_of(job: "Job") -> list[str]:
+    comm = job.comm
+    named = (("dp_collectives", comm.dp_collectives), ("tp_collectives", comm.tp_collectives))
+    return [key for key, value in named if value == "nccl"]
 
 
 def _has_gpu_driver() -> bool:

@@ -66,12 +66,12 @@ class CollectiveBucket:
             comm, costs = group.comm, group.costs
         else:
             comm, costs = checked(group), None
-        self.reduce_scatter = _choose("reduce_scatter", comm, costs, flat, reduce_scatter)
-        self.all_gather = _choose("all_gather", comm, costs, flat, all_gather)
+        self.reduce_scatter = choose("reduce_scatter", comm, costs, flat, reduce_scatter)
+        self.all_gather = choose("all_gather", comm, costs, flat, all_gather)
         if progress not in _PROGRESS:
             raise ValueError(f"progress is {progress!r}: it must be one of {', '.join(_PROGRESS)}")
         self.threaded = progress == "thread" or (progress == "auto" and native.has_thread_multiple())
-        _check_alike(comm, flat, (self.reduce_scatter, self.all_gather), chunk_bytes)
+        check_alike(comm, flat, (self.reduce_scatter, self.all_gather), chunk_bytes)
         shared = group if isinstance(group, Group) else Group(group)
         self._owned = None if shared is group else shared
         self._bucket = native.Bucket(
@@ -117,7 +117,7 @@ class CollectiveBucket:
             self._owned.free()
 
 
-def _choose(
+def choose(
     operation: Operation,
     comm: MPI.Intracomm,
     costs: CostTable | None,
@@ -135,7 +135,7 @@ def _choose(
     return costs.cheapest(operation, num_bytes) if costs else default_algorithm(num_bytes)
 
 
-def _check_alike(
+def check_alike(
     comm: MPI.Intracomm, flat: "torch.Tensor | np.ndarray", algorithms: tuple[Algorithm, Algorithm], chunk_bytes: int
 ) -> None:
     """Raise ValueError on every rank unless all ranks make the same kind of bucket (collective)."""

@@ -46,7 +46,7 @@ class TensorGroup:
 
     Sums are made in fp32 (fp64 for fp64) in the order of the slices, or part by part on the slice that owns the part,
     always in the same order: they have the same bits on all slices and in every run. Other messages go on meanwhile,
-    because MPI is asked again and again.
+    because MPI is asked again and again. From a GPU tensors come through the host, which waits for what makes them.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class TensorGroup:
     def all_reduce(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the sum of the slices' tensors, of one shape and type on all, as a new one."""
         self._begin("all-reduce", tensor.nbytes)
-        value, dtype = tensor.detach().contiguous(), _summed_in(tensor)
+        value, dtype = tensor.detach().contiguous().cpu(), _summed_in(tensor)
         length = value.numel()
         num_bytes = length * dtype.itemsize
         key = dtype.str, length
@@ -120,17 +120,17 @@ class TensorGroup:
         result = value.new_empty(value.shape)
         unpack(total[:length], [result])
         self._end()
-        return result
+        return result.to(tensor.device)
 
     def all_gather(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the slices' fp32 or fp64 tensors, of one shape on all, stacked in a new first dimension."""
         self._begin("all-gather", tensor.nbytes)
-        value = tensor.detach().contiguous()
+        value = tensor.detach().contiguous().cpu()
         result = value.new_empty((self.count, *value.shape))
         result[self.index] = value
         self._wait(self._comm.Iallgather(MPI.IN_PLACE, result.numpy()))
         self._end()
-        return result
+        return result.to(tensor.device)
 
     def meet(self) -> Callable[[], bool]:
         """Tell the others this rank's task; what is returned says whether all have, and refuses other tasks."""

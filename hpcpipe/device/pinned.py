@@ -1,7 +1,7 @@
 """Page-locked host memory for copies to and from a GPU, kept for further use: making it takes milliseconds.
 
-It knows neither messages nor CUDA; what makes the memory is given to it. torch's own pool of pinned memory would round
-sizes to powers of two.
+It knows neither messages nor CUDA; what makes the memory is given to it. Under it lies torch's `pin_memory`, so that no
+other package is needed; that rounds sizes up to powers of two, and here what has been made once is used again.
 """
 
 import weakref

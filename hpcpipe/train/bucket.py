@@ -5,17 +5,16 @@ optimizer state is sharded for free. A tied parameter has copies on other stages
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from hpcpipe.collective import CollectiveBucket, Group, pack, padded_length, square_sum
+from hpcpipe.collective import Group, padded_length
+from hpcpipe.collective.backend import Backend, Collective, Native, Progress
 from hpcpipe.plan import Kind
 from hpcpipe.train.precision import Types
 
 MakeOptimizer = Callable[[torch.nn.Parameter, bool], torch.optim.Optimizer]
-
-Progress = Literal["poll", "thread", "auto"]
 
 MASTER = "master"
 """The name among the states of a parameter's fp32 values, where it computes in another type."""
@@ -53,6 +52,8 @@ class Bucket:
         What is computed in, and what gradients travel in between replicas; between stages it is fp32.
     progress
         Who works on what is under way between replicas, as in `CollectiveBucket`.
+    backend
+        Where the buffers lie, and what sums and shares them.
 
     Attributes
     ----------
@@ -69,29 +70,35 @@ class Bucket:
         group: Group | None = None,
         types: Types = Types(),  # noqa: B008 - a tuple
         progress: Progress = "poll",
+        backend: Backend | None = None,
     ) -> None:
+        backend = Native() if backend is None else backend
+        self._pack, self._square_sum, device = backend.pack, backend.square_sum, backend.device
         self.parameters = uses[0]
         self.numel = sum(p.numel() for p in uses[0])
         count = replicas.comm.size
         length = padded_length(self.numel, count * (1 if group is None else group.comm.size))
-        whole = torch.zeros(length)
-        pack([p.detach() for p in uses[0]], whole[: self.numel], accumulate=False)
+        whole = torch.zeros(length, device=device)
+        self._pack([p.detach() for p in uses[0]], whole[: self.numel], accumulate=False)
         self.values = whole.to(types.compute)
-        self._gradients = [torch.zeros(length) for _ in uses]
+        self._gradients = [torch.zeros(length, device=device) for _ in uses]
         for use in uses:
             begin = 0
             for parameter in use:
                 parameter.data = self.values[begin : begin + parameter.numel()].view_as(parameter)
                 begin += parameter.numel()
         narrow = types.reduce != torch.float32 and count > 1
-        self._wires = [torch.zeros(length, dtype=types.reduce) if narrow else each for each in self._gradients]
-        flats = (*self._wires, self.values) if count > 1 else ()
-        self._over_replicas = [CollectiveBucket(replicas, each, progress=progress) for each in flats]
+        self._wires = [torch.zeros_like(each, dtype=types.reduce) if narrow else each for each in self._gradients]
+        shared = (*self._wires, self.values) if count > 1 else ()
+        in_turn = group is None and len(uses) == 1  # tied ones wait for other stages, and take no turns
+        self._over_replicas = [backend.bucket(replicas, each, in_turn=in_turn, progress=progress) for each in shared]
         self._part = part = self._over_replicas[0].shard if self._over_replicas else slice(0, length)
         self._sum = self._gradients[0][part]
         self._others = [gradient[part] for gradient in self._gradients[1:]]
         values = self.values[part]
-        self._over_group = [] if group is None else [CollectiveBucket(group, each) for each in (self._sum, values)]
+        self._over_group: list[Collective] = []
+        if group is not None:
+            self._over_group = [backend.bucket(group, each, in_turn=False) for each in (self._sum, values)]
         shard = self._over_group[0].shard if self._over_group else slice(0, len(values))
         self._begin = part.start + shard.start
         self._gradient = self._sum[shard]
@@ -101,10 +108,9 @@ class Bucket:
         self.shard_parameter = parameter = torch.nn.Parameter(self._master)
         parameter.grad = self._gradient
         self.optimizer = make_optimizer(parameter, uses[0][0].ndim >= 2)
-        self._phases: list[Callable[[], list[CollectiveBucket]]] = []
-        self._running: list[CollectiveBucket] = []
-        self.square_norm = 0.0
-        """The squared norm of this rank's shard of the gradient when it was measured last, loss scale and all."""
+        self._phases: list[Callable[[], list[Collective]]] = []
+        self._running: list[Collective] = []
+        self._square: float | torch.Tensor = 0.0
 
     @property
     def shared(self) -> bool:
@@ -114,7 +120,7 @@ class Bucket:
     def add(self, use: int, gradients: Sequence[torch.Tensor], *, begin: int, first: bool) -> None:
         """Add a micro-batch's gradients of one use of some parameters, from element `begin` on, or start a new sum."""
         end = begin + sum(gradient.numel() for gradient in gradients)
-        pack(gradients, self._gradients[use][begin:end], accumulate=not first)
+        self._pack(gradients, self._gradients[use][begin:end], accumulate=not first)
 
     def start(self, kind: Kind) -> None:
         """Start the reduce-scatter of the gradients or the all-gather of the parameters."""
@@ -136,7 +142,15 @@ class Bucket:
         """Take the squared norm of this rank's shard of the whole gradient; once a step, when it is reduced."""
         if not self.shared:
             self._add_uses()
-        self.square_norm = square_sum(self._gradient)
+        self._square = self._square_sum(self._gradient)
+
+    @property
+    def square_norm(self) -> float:
+        """The squared norm of this rank's shard of the gradient when it was measured last, loss scale and all.
+
+        On a GPU, whoever asks waits for it.
+        """
+        return float(self._square)
 
     def update(self, rate: float, factor: float) -> None:
         """Take one optimizer step on this rank's shard with its gradient times `factor`."""
@@ -188,7 +202,7 @@ class Bucket:
         for other in self._others:
             self._sum += other
 
-    def _reduce_over_replicas(self) -> list[CollectiveBucket]:
+    def _reduce_over_replicas(self) -> list[Collective]:
         reducing = self._over_replicas[:-1]
         for each, wire, gradient in zip(reducing, self._wires, self._gradients, strict=False):
             if wire is not gradient:
@@ -196,7 +210,7 @@ class Bucket:
             each.start_reduce_scatter()
         return reducing
 
-    def _reduce_over_group(self) -> list[CollectiveBucket]:
+    def _reduce_over_group(self) -> list[Collective]:
         for wire, gradient in zip(self._wires, self._gradients, strict=True):
             if wire is not gradient:
                 gradient[self._part] = wire[self._part]
@@ -205,12 +219,12 @@ class Bucket:
             each.start_reduce_scatter()
         return self._over_group[:1]
 
-    def _gather_over_group(self) -> list[CollectiveBucket]:
+    def _gather_over_group(self) -> list[Collective]:
         for each in self._over_group[1:]:
             each.start_all_gather()
         return self._over_group[1:]
 
-    def _gather_over_replicas(self) -> list[CollectiveBucket]:
+    def _gather_over_replicas(self) -> list[Collective]:
         for each in self._over_replicas[-1:]:
             each.start_all_gather()
         return self._over_replicas[-1:]

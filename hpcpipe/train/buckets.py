@@ -14,9 +14,10 @@ import torch
 from mpi4py import MPI
 
 from hpcpipe.collective import Group, MpiError, measured_costs
+from hpcpipe.collective.backend import Backend, Native, Progress
 from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
 from hpcpipe.runtime import PeerLostError
-from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer, Progress
+from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
 from hpcpipe.train.rebucket import carry_over, common_scalars
@@ -84,6 +85,8 @@ class FusionBuckets:
         where one backward ends the step and updates wait for nothing else.
     progress
         Who works on what is under way between replicas, as in `CollectiveBucket`.
+    backend
+        Where buckets lie, and what sums and shares them; it is freed with them.
     """
 
     def __init__(
@@ -101,7 +104,9 @@ class FusionBuckets:
         counts: Callable[[torch.nn.Parameter], bool] = lambda _parameter: True,
         gathers_early: bool = False,
         progress: Progress = "poll",
+        backend: Backend | None = None,
     ) -> None:
+        self._backend = backend = Native() if backend is None else backend
         self._replicas, self._costs = comm, measured_costs(comm)
         self._make_optimizer, self._types, self._counts = make_optimizer, types, counts
         self._gathers_early, self._progress = gathers_early, progress
@@ -121,6 +126,7 @@ class FusionBuckets:
                 group=group,
                 types=types,
                 progress=progress,
+                backend=backend,
             )
             self._groups += [] if group is None else [group]
             for use, (chunk, index) in enumerate(tie.uses):
@@ -266,6 +272,7 @@ class FusionBuckets:
             self._norm.free()
         for bucket in self._buckets:
             bucket.free()
+        self._backend.free()
         for group in (*self._groups, self._group):
             group.free()
         for comm in self._comms:
@@ -280,6 +287,7 @@ class FusionBuckets:
             make_optimizer=self._make_optimizer,
             types=self._types,
             progress=self._progress,
+            backend=self._backend,
         )
         begin = 0
         for chunk, run in groupby(members, key=attrgetter("chunk")):

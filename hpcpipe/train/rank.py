@@ -12,12 +12,13 @@ from hpcpipe.plan import StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.pulse import Pulse
+from hpcpipe.train.collectives import tensor_group
 from hpcpipe.train.grouping import Grouped, Groupings, first_grouping, grouped
 from hpcpipe.train.layout import Layout
 from hpcpipe.train.regroup import space_for
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.sources import schedule_source
-from hpcpipe.train.tensor import agreement_of, tensor_group
+from hpcpipe.train.tensor import agreement_of
 from hpcpipe.train.work import ahead_of, computes_in_this_thread, make_work
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Rank:
             clock_shifts=clock_shifts,
             replayed=replay is not None,
         )
-        self.slices = tensor_group(job, mesh, waiting)
+        self.slices = tensor_group(job, mesh, waiting, device)
         work = make_work(
             first.job,
             first.layout,

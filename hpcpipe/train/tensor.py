@@ -1,34 +1,16 @@
-"""The tensor-parallel slices of a rank's stage: their collectives, their agreement, and what each of them counts.
+"""The tensor-parallel slices of a rank's stage: their agreement, and what each of them counts.
 
-Built from the job; a stage that is not cut has neither collectives nor an agreement.
+Built from the job; a stage that is not cut has no agreement. Their collectives are chosen in collectives.py.
 """
 
 from typing import TYPE_CHECKING
 
 from hpcpipe.job import Job
-from hpcpipe.plan import Kind
-from hpcpipe.runtime import Mesh, PeerLostError, Place, Waiting
+from hpcpipe.runtime import Mesh, Place
 from hpcpipe.runtime.agreement import Agreement
 
 if TYPE_CHECKING:
     import torch
-
-    from hpcpipe.collective.tensor import TensorGroup
-
-
-def tensor_group(job: Job, mesh: Mesh, waiting: Waiting) -> "TensorGroup | None":
-    """Return the collectives between the slices of this rank's stage; None where it is whole."""
-    if mesh.slices is None:
-        return None
-    from hpcpipe.collective.tensor import TensorGroup
-
-    return TensorGroup(
-        mesh.slices,
-        waiting=waiting,
-        check=job.comm.check_collectives,
-        describe=lambda kind: Kind(kind).name,
-        lost=PeerLostError,
-    )
 
 
 def agreement_of(job: Job, mesh: Mesh, *, replayed: bool, blocks: bool) -> Agreement | None:

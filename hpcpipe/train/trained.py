@@ -22,6 +22,7 @@ from hpcpipe.train.accumulate import Accumulator
 from hpcpipe.train.admission import AdmittedBatches, admission_of
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
+from hpcpipe.train.collectives import backend_of
 from hpcpipe.train.evaluate import evaluator_of
 from hpcpipe.train.grouping import Grouped, Groupings
 from hpcpipe.train.launched import UploadedBatches
@@ -85,6 +86,7 @@ def trained_work(
         gathers_early=norm is None and place.pipeline == 1 and job.batch.microbatches == 1,
         # layers compute in the thread that polls; on one node it may not take a core of theirs to move messages beside
         progress="poll" if mesh.one_node else "auto",
+        backend=backend_of(job, device),
     )
     if slices is not None:
         slices.beside = buckets.advance

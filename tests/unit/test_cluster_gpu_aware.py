@@ -3,16 +3,17 @@
 import ctypes
 import shutil
 import subprocess
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_text import write_job
+from job_text import VALID, write_job
 
 from hpcpipe.cluster import gpu_aware
 from hpcpipe.cluster.environment import World
 from hpcpipe.device.gpu_aware import GpuAware, agree, decide
-from hpcpipe.job import load_job
+from hpcpipe.job import comm_checks, load_job
 
 FAMILIES = {
     "open mpi with cuda": ("int MPIX_Query_cuda_support(void) { return 1; }", "yes"),
@@ -134,3 +135,22 @@ def test_where_there_is_no_gpu_nothing_is_tried_and_nothing_decided(
     monkeypatch.setattr(gpu_aware, "_has_gpu_driver", lambda: True)
     monkeypatch.setattr(gpu_aware, "ask", lambda *_, **__: {"skipped": "torch sees no GPU"})
     assert gpu_aware.try_out(job, World("mpich", 0, 1, 0)) is None
+
+
+def test_beside_nccl_mpi_is_given_no_gpu_memory_unless_a_job_insists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(comm_checks, "find_spec", lambda name: ModuleSpec(name, None))
+    text = VALID + 'data = 2\n[comm]\ndp_collectives = "nccl"\n'
+    job = load_job(write_job(tmp_path, text))
+    monkeypatch.setattr(gpu_aware, "_has_gpu_driver", lambda: True)
+    monkeypatch.setattr(gpu_aware, "ask", lambda *_, **__: {"exchanged": [64]})
+    found = gpu_aware.try_out(job, World("mpich", 0, 4, 0))
+    assert found is not None and not found.on
+    assert 'dp_collectives = "nccl"' in found.reason
+    assert gpu_aware.nccl_without_gpus(job, found) is None
+    wrong = gpu_aware.nccl_without_gpus(job, None)
+    assert wrong is not None and "torch sees none here" in wrong
+    insisting = load_job(write_job(tmp_path, text + "cuda_aware = true\n"))
+    assert gpu_aware.try_out(insisting, World("mpich", 0, 4, 0)) == GpuAware(True, "[comm] cuda_aware = true")
+    assert gpu_aware.nccl_without_gpus(load_job(write_job(tmp_path)), None) is None
