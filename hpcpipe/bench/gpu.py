@@ -1,6 +1,6 @@
 """One GPU under the runtime: how long it has nothing between two ready tasks, and GPT blocks beside a bare torch loop.
 
-One stage without messages: what is measured is giving tasks, not sending. Without a GPU it says so and measures nothing.
+One stage without messages: what is measured is giving tasks, not sending. Without a GPU it says so and measures none.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,8 +87,8 @@ def run(*, steps: int = STEPS, quick: bool = False, progress: Callable[[], objec
         notes=(
             f"{device.name}, torch {torch.__version__}; one stage, {MICROBATCHES} micro-batches, fixed 1F1B; median of "
             f"{steps} steps after {WARM_UP}; times of the GPU are its events'",
-            "idle between: the GPU's time from the end of one task to the begin of the next, the median of all pairs of a "
-            "step; longest: the longest of a step. Aim: under 10 us with 2 given ahead",
+            "idle between: the GPU's time from the end of one task to the begin of the next, the median of a step's "
+            "pairs; longest: the longest of a step. Aim: under 10 us with 2 given ahead",
             "giving a task: the host's time in its launch; of its speed: bare loop / step. Aim: 0.97 with large blocks",
         ),
     )

@@ -309,7 +309,8 @@ class FusionBuckets:
         for task in tasks:
             if task.kind is Kind.NORM:
                 assert self._norm is not None
-                self._norm.start(self._measure(range(len(self))))
+                self._measure(range(len(self)))
+                self._norm.start(self._square())
             else:
                 with _peers_blamed():
                     self._buckets[task.microbatch].start(task.kind)
@@ -322,14 +323,14 @@ class FusionBuckets:
         with _peers_blamed():
             return self._buckets[task.microbatch].test()
 
-    def _measure(self, buckets: Iterable[int]) -> float:
-        """Take the squared norms of some buckets; return that of all."""
+    def _measure(self, buckets: Iterable[int]) -> None:
+        """Take the squared norms of some buckets; nobody waits for them yet."""
         self._measured_under = self._scale.value
         for bucket in buckets:
             self._buckets[bucket].measure()
-        return self._square()
 
     def _square(self) -> float:
+        """Return the squared norm of all buckets as measured last, for which the host waits."""
         squares = [bucket.square_norm for bucket in self._buckets]
         if not all(map(isfinite, squares)):
             return nan
