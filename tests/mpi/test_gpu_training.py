@@ -8,6 +8,8 @@ import torch
 from racing_gpu import RacingGpu
 from training import train_on
 
+from hpcpipe.device.messages import Direct, Staged
+
 STEPS = "job.steps=4"
 
 
@@ -36,15 +38,18 @@ def _overrides(hint, dispatch, *more):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(
-    ("hint", "dispatch", "ahead", "more"),
+    ("hint", "dispatch", "ahead", "memory", "more"),
     [
-        ("bfw", "ready", 2, ()),
-        ("1f1b", "fixed", 1, ()),
-        ("zbv", "ready", 3, ()),
-        ("bf", "ready", 2, ('model.recompute="all"', "optimizer.clip=1.0")),
+        ("bfw", "ready", 2, Staged, ()),
+        ("1f1b", "fixed", 1, Direct, ()),
+        ("zbv", "ready", 3, Direct, ()),
+        ("bf", "ready", 2, Staged, ('model.recompute="all"', "optimizer.clip=1.0")),
     ],
 )
-def test_a_gpu_that_is_late_by_chance_gives_the_bits_of_the_cpu(comm, tmp_path, gpus, hint, dispatch, ahead, more):
+def test_a_gpu_that_is_late_by_chance_gives_the_bits_of_the_cpu(
+    comm, tmp_path, gpus, monkeypatch, hint, dispatch, ahead, memory, more
+):
+    monkeypatch.setattr("hpcpipe.device.messages.Staged", memory)  # what is taken where MPI was not found to know GPUs
     expected = train_on(comm, tmp_path, *_overrides(hint, dispatch, 'device.kind="cpu"', *more))
     assert not gpus
     device = 'device.kind="cuda"', f"device.launch_ahead={ahead}", "device.nvtx=true"

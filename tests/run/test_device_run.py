@@ -1,4 +1,4 @@
-"""A run whose layers torch.compile has made: the losses of plain ones. It needs a C++ compiler and half a minute."""
+"""Runs on a device that was asked for: none begins without its GPU; compiled layers have the losses of plain ones."""
 
 import json
 import shutil
@@ -26,6 +26,16 @@ microbatch_size = 2
 [device]
 kind = "cpu"
 """
+
+
+def test_a_job_for_gpus_ends_before_it_begins_where_there_is_none(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    cuda = ("--set", 'device.kind="cuda"', "--set", "parallel.pipeline=2", "--set", "model.layers=2")
+    done = hpcpipe("run", "job.toml", *cuda, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count('[device] kind = "cuda", but torch') == 1, "rank 0 alone tells it"
+    assert "sees no GPU on rank 0" in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("runs/compiled/*/metrics.jsonl"))
 
 
 @pytest.mark.long
