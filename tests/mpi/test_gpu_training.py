@@ -10,7 +10,7 @@ from training import train_on
 
 from hpcpipe.device.messages import Direct, Staged
 
-STEPS = "job.steps=4"
+STEPS = "job.steps=3"
 
 
 @pytest.fixture
@@ -33,7 +33,14 @@ def gpus(monkeypatch):
 
 
 def _overrides(hint, dispatch, *more):
-    return STEPS, f'schedule.hint="{hint}"', f'schedule.dispatch="{dispatch}"', "parallel.pipeline=2", *more
+    return (
+        STEPS,
+        "batch.microbatches=4",
+        f'schedule.hint="{hint}"',
+        f'schedule.dispatch="{dispatch}"',
+        "parallel.pipeline=2",
+        *more,
+    )
 
 
 @pytest.mark.mpi(min_size=2)
