@@ -146,7 +146,7 @@ class Model:
         import torch
 
         del microbatch
-        torch._foreach_add_(self.sums, list(gradients))
+        torch._foreach_add_(self.sums, [each for each in gradients if each is not None])
 
 
 def bare_loop(device: "Cuda", model: Model, *, steps: int) -> float:

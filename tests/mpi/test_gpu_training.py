@@ -73,6 +73,16 @@ def test_a_gpu_that_is_late_by_chance_gives_the_bits_of_the_cpu(
 
 
 @pytest.mark.mpi(min_size=2)
+def test_slices_give_their_gpus_the_tasks_that_they_agreed_on_in_one_order(comm, tmp_path, gpus):
+    sliced = _overrides("bf", "ready", "parallel.pipeline=1", "parallel.tensor=2", "comm.check_collectives=true")
+    expected = train_on(comm, tmp_path, *sliced, 'device.kind="cpu"')
+    result = train_on(comm, tmp_path, *sliced, 'device.kind="cuda"', "device.launch_ahead=3")
+    if result is not None:
+        assert result[0] == expected[0]
+        assert all(map(torch.equal, result[1], expected[1]))
+
+
+@pytest.mark.mpi(min_size=2)
 def test_the_default_device_is_the_gpu_where_every_rank_sees_one(comm, tmp_path, gpus):
     result = train_on(comm, tmp_path, *_overrides("1f1b", "ready"))
     assert (result is None) == (not gpus)
