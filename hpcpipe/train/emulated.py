@@ -69,7 +69,7 @@ def _meeting(slices: "TensorGroup") -> Meet:
 def _mailbox(job: Job, layout: Layout, mesh: Mesh, device: Emulated, clock_shifts: Mapping[int, int]) -> Mailbox:
     place, delay = mesh.place, delay_model(job.variability)
     seed = seed_of_slice(job.variability.seed, place.slice)
-    wanted = inlets(layout, place.stage, ahead=ahead_of(job))
+    wanted = inlets(layout, place.stage, ahead=ahead_of(job, device))
     if delay is None:
         return Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=device)
 

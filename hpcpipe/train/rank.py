@@ -107,7 +107,7 @@ class Rank:
             flags=0 if replay is None else FLAG_REPLAYED,
             dispatch=self.agreement,
             computing=self._pulse,
-            ahead=1 if blocks else ahead_of(job),
+            ahead=ahead_of(job, device),
         )
 
     @property

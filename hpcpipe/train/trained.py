@@ -133,7 +133,7 @@ def trained_work(
     if norm is not None:
         norm.sound = lambda: isfinite(stage.loss())
     memory: Memory = device.memory if isinstance(device, Cuda) else device
-    wanted = inlets(layout, place.stage, ahead=1 if gpu is None else ahead_of(job))
+    wanted = inlets(layout, place.stage, ahead=ahead_of(job, device))
     return Work(
         stage=stage,
         buckets=buckets,

@@ -11,6 +11,7 @@ from hpcpipe.device import Emulated
 from hpcpipe.device.choice import Dealt, Seat, deal
 from hpcpipe.job import Job
 from hpcpipe.job.device import Device
+from hpcpipe.job.device import Emulated as EmulatedDevice
 from hpcpipe.runtime import Inlet, Mailbox, Mesh, World, now
 from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.engine import Stage as EngineStage
@@ -115,8 +116,8 @@ def make_device(
 
     `gpu` is the number of its GPU, where it has one, `gpu_aware` whether MPI is given that one's memory.
     """
-    if job.device.kind == "emulated":
-        return Emulated(now, in_order=ahead_of(job) > 1)
+    if isinstance(job.device, EmulatedDevice):
+        return Emulated(now, in_order=job.device.launch_ahead > 1)
     if gpu is not None:
         from hpcpipe.device.cuda import Cuda
         from hpcpipe.device.gpu import TorchGpu
@@ -141,9 +142,9 @@ def computes_in_this_thread(device: "Cpu | Cuda | Emulated") -> bool:
     return device.threads > 0
 
 
-def ahead_of(job: Job) -> int:
-    """Return how many tasks the device of a job is given at a time, if it is one that does them in order."""
-    return getattr(job.device, "launch_ahead", 1)
+def ahead_of(job: Job, device: "Cpu | Cuda | Emulated") -> int:
+    """Return how many tasks a device is given at a time."""
+    return 1 if computes_in_this_thread(device) else getattr(job.device, "launch_ahead", 1)
 
 
 def make_work(
@@ -173,7 +174,9 @@ def make_work(
 
     def follow(step: int, grouped: "Grouped") -> None:
         new = grouped.layout
-        work.mailbox.plan(step, inlets(new, mesh.place.stage), payload_bytes=new.boundary_bytes)
+        work.mailbox.plan(
+            step, inlets(new, mesh.place.stage, ahead=ahead_of(job, device)), payload_bytes=new.boundary_bytes
+        )
 
     groupings.follow(follow)
     return work
