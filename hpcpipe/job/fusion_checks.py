@@ -6,9 +6,10 @@ One small function a rule.
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from hpcpipe.job.device import Emulated
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.rules import Rules
-from hpcpipe.job.schema import Emulated, Job
+from hpcpipe.job.schema import Job
 
 CHECKS = Rules()
 _WHERE = ("tune", "fusion")
