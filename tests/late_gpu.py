@@ -1,9 +1,11 @@
 """A GPU that is none: its streams do what they were given late, in pieces and in any order that CUDA allows.
 
-Its memory is the host's. What has not been copied yet is garbage, so whoever reads too early sees it.
+Its memory is the host's. What has not been copied yet is garbage, so whoever reads too early sees it. Where a variable
+says so (tests/gpu/test_between_ranks.py sets it), the same tests have a real GPU instead.
 """
 
 import ctypes
+import os
 import random
 from collections import deque
 from contextlib import contextmanager
@@ -12,6 +14,13 @@ import numpy as np
 import torch
 
 GARBAGE = 0xA5
+
+REAL = os.environ.get("HPCPIPE_TEST_ON_GPU", "")
+"""Empty: play one. "staged": a real one; "direct": a real one, and MPI takes its memory."""
+
+
+def make_gpu(seed):
+    return RealGpu() if REAL else LateGpu(seed)
 
 
 class LateStream:
@@ -119,6 +128,30 @@ class LateGpu:
     def synchronize(self):
         while any(stream.queue for stream in self.streams):
             self.go_on()
+
+
+class RealGpu:
+    """A GPU that torch sees, with what the tests ask besides; every kernel comes after one that takes its time."""
+
+    def __init__(self):
+        from hpcpipe.device.gpu import TorchGpu
+
+        self._gpu = TorchGpu(0)
+        self.compute, self.inward, self.outward = (self._gpu.stream() for _ in range(3))
+        self.allocated = 0
+        torch.cuda.set_stream(self.compute)
+
+    def __getattr__(self, name):
+        return getattr(self._gpu, name)
+
+    def empty(self, num_bytes):
+        self.allocated += 1
+        return self._gpu.empty(num_bytes)
+
+    def launch(self, kernel, stream=None):
+        with torch.cuda.stream(stream or self.compute):
+            torch.cuda._sleep(200_000)
+            kernel()
 
 
 class LateNccl:
