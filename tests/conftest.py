@@ -16,7 +16,7 @@ _NOT_RUN = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
-    if config.option.markexpr != "gpu":
+    if config.option.markexpr != "gpu" and not os.environ.get("HPCPIPE_TEST_ON_GPU"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

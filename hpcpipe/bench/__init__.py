@@ -3,6 +3,7 @@
 BENCHES = {
     "allreduce": ("hpcpipe.bench.allreduce:run", "the native collectives beside MPI's own, 4 KiB to 64 MiB"),
     "gpu": ("hpcpipe.bench.gpu:run", "a GPU's time between ready tasks, GPT blocks beside a bare torch loop"),
+    "gpu-kernels": ("hpcpipe.bench.gpu_kernels:run", "a GPU's sums and packs of gradient buckets beside a plain copy"),
     "overhead": ("hpcpipe.bench.overhead:run", "the runtime's own time a task beside torch's 1F1B"),
     "pipeline": ("hpcpipe.bench.pipeline:run", "schedules in real runs on emulated devices, simulated, and torch's"),
     "requests": ("hpcpipe.bench.requests:run", "persistent receives beside plain nonblocking ones"),
