@@ -41,8 +41,8 @@ def run(*, steps: int = STEPS, quick: bool = False, progress: Callable[[], objec
         Column("MB", digits=0),
         Column("time", "us", 1),
         Column("rate", "GB/s", 0),
+        Column("of a copy", "x", 2),
     )
-    columns += (Column("of a copy", "x", 2),)
     title = "kernels of gradient buckets beside a copy in a GPU's memory"
     if not num_gpus():
         why = f"no GPU here: not run (torch {torch.__version__} sees none)"

@@ -11,7 +11,7 @@ from hpcpipe.cluster.ask import ask
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
-FILES = ("tests/mpi/test_gpu_messages.py", "tests/mpi/test_device_ring.py")
+FILES = ("tests/mpi/test_gpu_messages.py", "tests/mpi/test_device_ring.py", "tests/mpi/test_device_buckets.py")
 
 
 def _run(ranks: int, way: str) -> str:

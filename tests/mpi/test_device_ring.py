@@ -26,7 +26,8 @@ class LateKernels:
             at = 0
             for tensor in tensors:
                 part = flat[at : at + tensor.numel()]
-                part.copy_(_sum([part, tensor.view(-1)]) if accumulate else tensor.view(-1))
+                value = tensor.view(-1)
+                part.copy_(_sum([part, value.to(part.dtype)]) if accumulate else value)
                 at += tensor.numel()
 
         self._gpu.launch(run, stream)
