@@ -154,3 +154,14 @@ def test_beside_nccl_mpi_is_given_no_gpu_memory_unless_a_job_insists(
     insisting = load_job(write_job(tmp_path, text + "cuda_aware = true\n"))
     assert gpu_aware.try_out(insisting, World("mpich", 0, 4, 0)) == GpuAware(True, "[comm] cuda_aware = true")
     assert gpu_aware.nccl_without_gpus(load_job(write_job(tmp_path)), None) is None
+
+
+def test_the_decision_and_its_reason_stand_in_what_a_run_says_of_its_environment() -> None:
+    from hpcpipe.train.environment import describe_environment
+
+    def described(found: GpuAware | None) -> dict[str, Any] | None:
+        facts = {"mpi_library": "", "git_revision": "", "threads": 1, "poll": "sleep", "device": ""}
+        return describe_environment(**facts, gpu_aware=found)["gpu_aware_mpi"]
+
+    assert described(GpuAware(False, "it crashed")) == {"on": False, "reason": "it crashed"}
+    assert described(None) is None
