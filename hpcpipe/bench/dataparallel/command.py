@@ -109,7 +109,9 @@ def _measure(
     with process_group(world) if DDP in methods else nullcontext():
         for name in names:
             model = None if name == REAL else MODELS[name]()
-            found = measure(world, model, methods, steps=steps, rounds=rounds, sweep=sweep, progress=progress)
+            found = measure(
+                world, model, methods, steps=steps, rounds=rounds, sweep=sweep, tunes=not quick, progress=progress
+            )
             rows += _rows(model, found, ranks=world.size, rate=rate)
     return _table(world, rows, steps * rounds) if world.rank == 0 else None
 

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,8 @@ MB = 10**6
 WARM_UP = 2
 """Steps of a turn that are not counted: the first has nothing of a step before beside it."""
 SWEEP_STEPS = 3
+TRIAL_STEPS = 5
+"""Of a size that a search tries, besides one that is not counted."""
 UNFUSED = 0
 
 OURS, DDP, MPI, AFTER, ALONE = "ours", "torch DDP", "MPI in backward", "MPI after", "no exchange"
@@ -66,13 +69,14 @@ def measure(
     steps: int,
     rounds: int,
     sweep: Sequence[float],
+    tunes: bool,
     progress: Callable[[], object],
 ) -> list[Measured]:
     """Return what each setting took; the same on all ranks (collective).
 
     `methods` are the ways with buckets. Without a model it is the GPT that computes, which is also measured without any
     exchange. `sweep` are bucket sizes in MB to try for the best of each way, beside its default. Defaults are as many
-    times smaller as the model is.
+    times smaller as the model is. With `tunes` ours is also looked for as `[tune] fusion = "on"` does.
     """
     settings = [Setting(AFTER, None), Setting(OURS, UNFUSED, "tensor by tensor")]
     settings = [Setting(ALONE, None), *settings] if model is None else settings
@@ -86,6 +90,9 @@ def measure(
         best = min(took, key=lambda size: took[size])
         settings += [] if method == MPI else [Setting(method, default, "default")]
         settings.append(Setting(method, best, "best"))
+        if method == OURS and model is not None and tunes and find_spec("sklearn") is not None:
+            settings.append(Setting(OURS, _tuned(world, model, default), "tuned"))
+            progress()
     return _in_turns(world, model, settings, steps=steps, rounds=rounds, progress=progress)
 
 
@@ -94,6 +101,27 @@ def _alone(world: "World", model: Model | None, setting: Setting) -> float:
     took = median(_steps(world, way, SWEEP_STEPS))
     way.free()
     return took
+
+
+def _tuned(world: "World", model: Model, default: int) -> int:
+    """Return the bucket size that the search of a training finds, from the default on; rank 0 decides (collective)."""
+    from hpcpipe.bench.dataparallel.ours import Ours
+    from hpcpipe.collective.tuner import FusionTuner
+
+    way = Ours(world, model, bucket_bytes=default)
+    largest = way.fused_bytes / MB
+    tuner = FusionTuner(
+        start_mb=min(default / MB, largest), smallest_mb=largest / 256, largest_mb=largest, steps=TRIAL_STEPS
+    )
+    while True:
+        for took in _steps(world, way, TRIAL_STEPS + 1):
+            tuner.observe(took * 1e-3)
+        bucket_mb, done = world.share([tuner.bucket_mb, tuner.done])
+        size = max(1, int(bucket_mb * MB))
+        if done:
+            way.free()
+            return size
+        way.rebucket(size)
 
 
 def _in_turns(

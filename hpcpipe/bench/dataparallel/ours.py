@@ -65,6 +65,15 @@ class Ours:
         self._engine.gather()
         return ends
 
+    @property
+    def fused_bytes(self) -> int:
+        """How large one bucket of all parameters would be."""
+        return self._buckets.fused_bytes
+
+    def rebucket(self, bucket_bytes: int) -> None:
+        """Cut the buckets anew (collective), as a training does between two steps."""
+        self._buckets.rebucket(bucket_bytes)
+
     def free(self) -> None:
         """Free the requests and the communicators (collective)."""
         self._engine.drain()
