@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from hpcpipe.train.layout import Layout
     from hpcpipe.train.metrics import StepMetrics
     from hpcpipe.train.rank import Rank
+    from hpcpipe.train.records import Origin, Reporter
     from hpcpipe.train.replay import Replay, read_replay
     from hpcpipe.train.resume import choose_together
-    from hpcpipe.train.trainer import Origin, Outcome, Reporter, train
+    from hpcpipe.train.trainer import Outcome, train
 
 __all__ = [
     "Layout",
@@ -43,9 +44,9 @@ __getattr__ = lazily(
         "Replay": "hpcpipe.train.replay",
         "read_replay": "hpcpipe.train.replay",
         "choose_together": "hpcpipe.train.resume",
-        "Origin": "hpcpipe.train.trainer",
+        "Origin": "hpcpipe.train.records",
+        "Reporter": "hpcpipe.train.records",
         "Outcome": "hpcpipe.train.trainer",
-        "Reporter": "hpcpipe.train.trainer",
         "train": "hpcpipe.train.trainer",
     },
 )

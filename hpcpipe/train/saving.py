@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hpcpipe.runtime.engine import Recorder
     from hpcpipe.train.layout import Layout
     from hpcpipe.train.rank import Rank
+    from hpcpipe.train.records import Origin
     from hpcpipe.train.scaler import LossScale
-    from hpcpipe.train.trainer import Origin
 
 
 class Saving:

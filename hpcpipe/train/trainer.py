@@ -3,26 +3,21 @@
 A step's loss is known on all ranks one step later (runtime/ledger.py); nobody waits for it.
 """
 
-import json
 import math
 import os
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hpcpipe.checkpoint import Resume
-from hpcpipe.events import LogHeader
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
-from hpcpipe.job.run_directory import write_whole
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime import (
-    ClockSample,
     ClockWatch,
     Failure,
     FailureGuard,
@@ -47,36 +42,22 @@ from hpcpipe.runtime.waiting import LONGEST_SLEEP, LONGEST_SLEEP_EMULATED
 from hpcpipe.stop import describe
 from hpcpipe.train.batches import evaluates_after, tokens_per_step
 from hpcpipe.train.environment import describe_environment
-from hpcpipe.train.event_log import EventLog
 from hpcpipe.train.fusion_tuning import fusion_tuning
 from hpcpipe.train.guard import NonFiniteGuard
-from hpcpipe.train.history import carry_metrics
 from hpcpipe.train.layout import Layout
-from hpcpipe.train.metrics import METRICS, MetricsFile, MetricsSink, StepMetrics
+from hpcpipe.train.metrics import StepMetrics
 from hpcpipe.train.rank import Rank
+from hpcpipe.train.records import Origin, Records, Reporter, log_header, write_ranks
 from hpcpipe.train.replay import Replay
 from hpcpipe.train.saving import Saving
 from hpcpipe.train.schedule import rate_of
 from hpcpipe.train.work import deal_gpus, make_device
-from hpcpipe.tune import Decision
 
 _OWN_ENTRIES = 5
 """What each rank tells of a step itself: loss, squared norm, faulty log, held-out loss and how much that counts."""
 
-_SHOWN = ("resume", "try", "roll back")
-"""The decisions about the grouping that people see on the way; all are in the log."""
-
 _STEADY_AFTER = 2
 """Steps after which the memory of a device is expected to be what every later step needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a run comes from, for its log."""
-
-    job_id: str = ""
-    restart: int = 0
-    git_revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +78,6 @@ class Outcome:
     evaluations: tuple[tuple[int, float], ...] = ()
     first_step: int = 0
     checkpoint: Path | None = None
-
-
-class Reporter(Protocol):
-    """Shows rank 0's progress to somebody."""
-
-    def begin(self, layout: Layout) -> None:
-        """Say what is about to be trained."""
-
-    def step(self, metrics: StepMetrics) -> None:
-        """Show a step whose loss is known on all ranks."""
-
-    def note(self, sentence: str) -> None:
-        """Show what has happened besides."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
 
 
 def train(
@@ -190,7 +155,8 @@ class _Loop:
         wish: StopWish,
         resume: Resume | None,
     ) -> None:
-        cleanup.callback(self.close_files)
+        records = self._records = Records(reporter if world.rank == 0 else None)
+        cleanup.callback(records.close)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
         self._emulated = job.device.kind == "emulated"
         self._resume, self._first = resume, 0 if resume is None else resume.step
@@ -206,33 +172,28 @@ class _Loop:
         if poll == "auto":  # emulated ranks leave the cores to each other, however few they are
             poll = "sleep" if self._emulated else choose_poll(poll, sharing_ranks=mesh.sharing_ranks)
         self._device = device
-        self._log: EventLog | None = None
-        self._metrics: list[MetricsSink] = []
-        self._reporter = reporter if world.rank == 0 else None
         if world.rank == 0:
-            self._prepare(
-                run_directory,
-                describe_environment(
-                    mpi_library=world.mpi_library,
-                    git_revision=origin.git_revision,
-                    threads=device.threads,
-                    poll=poll,
-                    device=device.name,
-                    gpu_aware=world.gpu_aware,
-                ),
+            environment = describe_environment(
+                mpi_library=world.mpi_library,
+                git_revision=origin.git_revision,
+                threads=device.threads,
+                poll=poll,
+                device=device.name,
+                gpu_aware=world.gpu_aware,
             )
+            records.prepare(job, run_directory, environment, first=self._first, resume=resume)
         me = Peer.me(rank=world.rank, host=world.host, stage=mesh.place.stage)
         beside, everybody = introduce(world, me)
         if world.rank == 0:
-            write_whole(run_directory / "ranks.json", _json([asdict(peer) for peer in everybody]))
-        self._watch = PeerWatch(world.comm, beside, run_directory=run_directory, last_words=self._save_log)
-        header = _log_header(job, mesh, world, origin, device.name)
-        self._log = EventLog(job.events, header, world=world, folder=run_directory / "events")
+            write_ranks(run_directory, everybody)
+        self._watch = PeerWatch(world.comm, beside, run_directory=run_directory, last_words=records.last_words)
+        header = log_header(job, mesh, world, origin, device.name)
+        records.open_log(job, header, world=world, run_directory=run_directory)
         sample = compare_clocks(mesh.world)
-        self._record_clock(sample)
+        records.clock(sample)
         longest = LONGEST_SLEEP_EMULATED if self._emulated else LONGEST_SLEEP
         waiting = self._waiting = Waiting(poll, longest_sleep=longest)
-        self._clocks = ClockWatch(mesh.world, self._record_clock) if job.events.on else None
+        self._clocks = ClockWatch(mesh.world, records.clock) if job.events.on else None
         waiting.beside = None if self._clocks is None else self._clocks.poll
         self._rate = rate_of(job)
         self.rank = Rank(
@@ -241,18 +202,18 @@ class _Loop:
             mesh=mesh,
             device=device,
             waiting=waiting,
-            recorder=self._log.recorder,
+            recorder=records.recorder,
             clock_shifts=clock_shifts(World(mesh.forward), mesh.place, sample.offset),
             replay=replay,
             resumed=None if resume is None else resume.manifest,
         )
         for decision in self.rank.begun:
-            self._tell(decision)
+            records.tell(decision)
         self._guard = NonFiniteGuard(job, layout, world=world, rank=self.rank)
         self._unsettled: deque[_Ran] = deque()
         self._dispatch = job.schedule.dispatch if replay is None else "replay"
         if replay is not None:
-            self._decide(0, "order", f"replayed from {replay.source}")
+            records.decide(0, "order", f"replayed from {replay.source}")
         self._wish = wish
         self._fusion = fusion_tuning(
             job,
@@ -260,8 +221,8 @@ class _Loop:
             world=world,
             hosts=[peer.host for peer in everybody],
             resume=resume,
-            decide=self._decide,
-            say=self._say,
+            decide=records.decide,
+            say=records.say,
         )
         self._saving = Saving.of(
             job,
@@ -271,7 +232,7 @@ class _Loop:
             run_directory=run_directory,
             origin=origin,
             resume=resume,
-            recorder=self._log.recorder,
+            recorder=records.recorder,
             numbers=self._fusion.numbers,
         )
         self._behind = self.rank.source.entries + self._fusion.entries  # of a row, behind what the saving tells
@@ -291,8 +252,7 @@ class _Loop:
         self._losses = [math.nan, math.nan]  # of the first and the last step
         self._evaluations: list[tuple[int, float]] = []
         self._finite, self._stops = True, (0.0,) * len(wish.came)  # what came to this rank alone does not count
-        if self._reporter is not None:
-            self._reporter.begin(layout)
+        records.begin(layout)
 
     def run(self, before_step: Callable[[int, Rank], None]) -> Outcome:
         """Run all steps, or fewer if the loss stops being a number or a rank is told to stop."""
@@ -309,7 +269,7 @@ class _Loop:
             self._note_growth(step)
             if goes_on:
                 self._saving.after_step(step + 1)
-            own = (self.rank.loss, self.rank.buckets.square_norm, self._log_is_faulty(), *self._evaluate(step))
+            own = (self.rank.loss, self.rank.buckets.square_norm, float(self._records.faulty), *self._evaluate(step))
             found = [*self.rank.source.row(step, times), *self._fusion.row(times)]
             self._ledger.post([*own, *self._wish.came, *self._saving.row(), *found])
             if not goes_on or not self._finite or any(self._stops):  # the same on all ranks, from sums over them
@@ -349,50 +309,19 @@ class _Loop:
         self._waiting.beside = None
         if self._clocks is not None:
             self._clocks.close(self._waiting)
-        self._record_clock(compare_clocks(self._mesh.world))
-        if self._log is not None:
-            self._log.finish()
+        self._records.clock(compare_clocks(self._mesh.world))
+        self._records.finish()
         self._watchdog.close()
-        self.close_files()
+        self._records.close()
         self._world.barrier()  # all work is done: from here on a rank that ends is no failure
         self._watch.close()
         self._world.barrier()  # nobody watches any more: from here on ranks may end
         self._mesh.free()
 
-    def close_files(self) -> None:
-        """Close what is open; may be called twice."""
-        for file in (self._log, *self._metrics, self._reporter):
-            if file is not None:
-                file.close()
-        self._metrics, self._reporter = [], None
-
     def _describe(self) -> dict[str, object]:
         inside = "" if self.rank.slices is None else self.rank.slices.under_way
         state = snapshot(self.rank.engine, self.rank.mailbox, self._mesh.place, in_collective=inside)
         return {"phase": self._phase, **state}
-
-    def _prepare(self, run_directory: Path, environment: dict[str, object]) -> None:
-        write_whole(run_directory / "job.toml", self._job.to_toml())
-        write_whole(run_directory / "environment.json", _json(environment))
-        source = run_directory if self._resume is None else self._resume.run
-        if source is not None:
-            carry_metrics(source, run_directory, self._first)
-        self._metrics.append(MetricsFile(run_directory / METRICS))
-        if self._job.run.tensorboard:
-            from hpcpipe.train.tensorboard import TensorBoard
-
-            self._metrics.append(TensorBoard(run_directory / "tensorboard"))
-
-    def _record_clock(self, sample: ClockSample) -> None:
-        if self._log is not None and self._log.writer is not None:
-            self._log.writer.clock(*sample)
-
-    def _save_log(self) -> None:
-        if self._log is not None:
-            self._log.last_words()
-
-    def _log_is_faulty(self) -> float:
-        return float(self._log is not None and self._log.faulty)
 
     def _evaluate(self, step: int) -> tuple[float, float]:
         """Return this rank's sums over what is held out, zeros where it is not the turn of an evaluation."""
@@ -407,24 +336,10 @@ class _Loop:
         """Let the guard judge a step; return whether the run goes on."""
         goes_on = self._guard.look(step)
         if words := self._guard.news or self._guard.reason:
-            self._decide(step, "not finite", words)
+            self._records.decide(step, "not finite", words)
         if self._guard.news:
-            self._say(self._guard.news)
+            self._records.say(self._guard.news)
         return goes_on
-
-    def _tell(self, decision: Decision) -> None:
-        """Write down what was decided about the grouping, and show it if it changes something."""
-        self._decide(decision.step, "grouping", f"{decision.what}: {decision.why}")
-        if decision.what in _SHOWN:
-            self._say(f"step {decision.step}: {decision.grouping} ({decision.what}: {decision.why})")
-
-    def _decide(self, step: int, what: str, why: str) -> None:
-        if self._log is not None and self._log.writer is not None:
-            self._log.writer.decision(step, what, why)
-
-    def _say(self, sentence: str) -> None:
-        if self._reporter is not None:
-            self._reporter.note(sentence)
 
     def _settle(self) -> None:
         """Take the sums of the step posted last and pass them on."""
@@ -438,7 +353,7 @@ class _Loop:
         wishes, entries = len(self._wish.came), self._saving.entries
         begin = wishes + entries + self.rank.source.entries
         for decision in self.rank.source.take(step, rest[wishes + entries : begin]):
-            self._tell(decision)
+            self._records.tell(decision)
         self._fusion.take(step, rest[begin:])
         if self._emulated:
             loss = square_norm = math.nan
@@ -465,59 +380,14 @@ class _Loop:
             eval_loss=held_out / held_out_count if held_out_count else None,
             microbatch_size=microbatch_size,
         )
-        self._write(metrics, taken)
-        if self._log is not None:
-            self._log.note_faulty(faulty_logs)
+        buckets = self.rank.buckets
+        reduced = sum(buckets.num_bytes(Task(Kind.RS, bucket)) for bucket in range(len(buckets)))
+        self._records.step(metrics, taken, bucket_bytes=reduced, peak_bytes=self._device.peak_bytes())
+        self._records.note_faulty(faulty_logs)
         sound = self._finite and (skipped or math.isfinite(square_norm))
         self._saving.take(rest[wishes : wishes + entries], sound=sound)
 
     def _note_growth(self, step: int) -> None:
         """Note where the memory of a GPU grows after its first steps: every block it asks for stops all streams."""
-        if step - self._first < _STEADY_AFTER or self._log is None or self._log.writer is None:
-            return
-        grown = self._device.grown()
-        if grown:
-            self._log.writer.decision(step, "memory", grown)
-
-    def _write(self, metrics: StepMetrics, times: StepTimes) -> None:
-        if self._log is not None and (writer := self._log.writer) is not None:
-            writer.step(
-                metrics.step,
-                times.begin,
-                times.end,
-                loss=metrics.loss,
-                grad_norm=metrics.grad_norm,
-                tokens=metrics.tokens,
-                hint=metrics.hint,
-                k=metrics.k,
-                bucket_bytes=sum(self.rank.buckets.num_bytes(Task(Kind.RS, b)) for b in range(len(self.rank.buckets))),
-                peak_bytes=self._device.peak_bytes(),
-            )
-            self._log.settle(metrics.step)
-        for sink in self._metrics:
-            sink.write(metrics)
-        if self._reporter is not None:
-            self._reporter.step(metrics)
-
-
-def _log_header(job: Job, mesh: Mesh, world: World, origin: Origin, device: str) -> LogHeader:
-    place = mesh.place
-    return LogHeader(
-        job_toml=job.to_toml(),
-        job_sha256=job.sha256,
-        world_size=world.size,
-        mesh=(place.pipeline, place.data, place.tensor),
-        rank=world.rank,
-        coords=(place.stage, place.replica, place.slice),
-        host=world.host,
-        device=device,
-        started_utc=datetime.now(UTC).isoformat(),
-        job_id=origin.job_id,
-        restart=origin.restart,
-        mpi_library=world.mpi_library if world.gpu_aware is None else f"{world.mpi_library}; {world.gpu_aware.words}",
-        git_revision=origin.git_revision,
-    )
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2) + "\n"
+        if step - self._first >= _STEADY_AFTER and (grown := self._device.grown()):
+            self._records.decide(step, "memory", grown)
