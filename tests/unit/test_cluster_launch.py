@@ -170,7 +170,7 @@ def test_when_the_parent_is_killed_the_ranks_are_gone_within_seconds(tmp_path: P
             assert len(processes_of(tmp_path)) >= 2
         finally:
             parent.kill()
-    assert wait_until(lambda: not processes_of(tmp_path), 30), processes_of(tmp_path)
+    assert wait_until(lambda: not processes_of(tmp_path), 5), processes_of(tmp_path)
 
 
 @needs_mpiexec
@@ -183,10 +183,10 @@ def test_a_signal_reaches_the_ranks_and_ends_the_run_as_shells_expect(
         try:
             assert wait_until((tmp_path / "ranks.json").exists, 60)
             parent.send_signal(number)
-            assert parent.wait(timeout=60) == code
+            assert parent.wait(timeout=15) == code
         finally:
             parent.kill()
-    assert wait_until(lambda: not processes_of(tmp_path), 30), processes_of(tmp_path)
+    assert wait_until(lambda: not processes_of(tmp_path), 5), processes_of(tmp_path)
 
 
 def test_without_mpiexec_the_exit_code_is_3_and_the_sentence_says_what_to_do(
