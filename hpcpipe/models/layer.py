@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcpipe.models.tensor_parallel import Slices
-from hpcpipe.plan import balanced_split, derive_seed
+from hpcpipe.plan import Placement, balanced_split, derive_seed, even_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,26 @@ class Layer:
     slice: Callable[[nn.Module, Slices], None] | None = None
 
 
-def cut(layers: Sequence[Layer], stages: int, split: str | Sequence[int]) -> list[range]:
-    """Return which layers each stage holds.
+def cut(layers: Sequence[Layer], placement: Placement, split: str | Sequence[int]) -> list[range]:
+    """Return which layers each virtual stage holds.
 
-    Layers before the first block go with the first stage, those after the last one with the last. `split` is `"auto"`
-    (the dearest stage as cheap as possible) or the number of blocks of every stage.
+    Layers before the first block go with the first one, those after the last block with the last. `split` is `"auto"`
+    (the dearest stage as cheap as possible) or the number of blocks of every virtual stage.
     """
     blocks = [index for index, layer in enumerate(layers) if layer.block]
     before = sum(layer.cost for layer in layers[: blocks[0]])
     after = sum(layer.cost for layer in layers[blocks[-1] + 1 :])
     sizes: Sequence[int]
     if isinstance(split, str):
-        sizes = balanced_split([layers[i].cost for i in blocks], stages, before=before, after=after)
+        costs, pieces = [layers[i].cost for i in blocks], placement.virtual_stages
+        sizes = balanced_split(costs, pieces, before=before, after=after)
+        owners = [placement.owner(piece)[0] for piece in range(pieces)]
+        sizes = even_stages(sizes, costs, owners, before=before, after=after)
     else:
         sizes = split
     ranges, begin = [], 0
-    for stage, size in enumerate(sizes):
-        end = len(layers) if stage == stages - 1 else begin + size + (blocks[0] if stage == 0 else 0)
+    for piece, size in enumerate(sizes):
+        end = len(layers) if piece == len(sizes) - 1 else begin + size + (blocks[0] if piece == 0 else 0)
         ranges.append(range(begin, end))
         begin = end
     return ranges

@@ -17,7 +17,7 @@ from hpcpipe.plan.policy import Policy, make_policy
 from hpcpipe.plan.profile import Profile, StageTimes, gather
 from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.seeds import derive_seed
-from hpcpipe.plan.split import balanced_split
+from hpcpipe.plan.split import balanced_split, even_stages
 from hpcpipe.plan.stage import Choice, StagePlan
 from hpcpipe.plan.task import Kind, Task
 
@@ -53,6 +53,7 @@ __all__ = [
     "chunk_profile",
     "derive_seed",
     "early_gathers",
+    "even_stages",
     "gather",
     "harmful",
     "in_flight_caps",

@@ -1,4 +1,4 @@
-"""Cut a chain of layers into contiguous stages of nearly equal cost."""
+"""Cut a chain of layers into contiguous pieces of nearly equal cost, and so that the stages that hold them are even."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -43,3 +43,45 @@ def balanced_split(costs: Sequence[float], stages: int, *, before: float = 0.0, 
         sizes.append(end - cut[end])
         end = cut[end]
     return tuple(reversed(sizes))
+
+
+def even_stages(
+    sizes: Sequence[int], costs: Sequence[float], owners: Sequence[int], *, before: float = 0.0, after: float = 0.0
+) -> tuple[int, ...]:
+    """Return sizes of pieces by which the dearest stage is as cheap as moving single layers can make it.
+
+    Pieces that are as even as possible can add up to uneven stages: 1, 2, 2, 1 layers in a V of two stages are 2 and 4.
+    `owners` names the stage of each piece. A move takes a layer from a piece of the dearest stage and gives it to any
+    other piece; those between pass on one layer each. Of moves that make the dearest stage equally cheap the one is
+    taken that leaves the stages, then the pieces, most even.
+    """
+    prefix = [0.0, *accumulate(costs)]
+    extra = [0.0] * len(sizes)
+    extra[0] += before
+    extra[-1] += after
+
+    def judge(sizes: Sequence[int]) -> tuple[tuple[float, float, float], int]:
+        stages = [0.0] * (max(owners) + 1)
+        squares, begin = 0.0, 0
+        for piece, size in enumerate(sizes):
+            cost = prefix[begin + size] - prefix[begin] + extra[piece]
+            stages[owners[piece]] += cost
+            squares += cost * cost
+            begin += size
+        dearest = max(range(len(stages)), key=stages.__getitem__)
+        return (stages[dearest], sum(cost * cost for cost in stages), squares), dearest
+
+    best, (value, dearest) = list(sizes), judge(sizes)
+    while True:
+        moved = [
+            [size - (piece == giver) + (piece == taker) for piece, size in enumerate(best)]
+            for giver, owner in enumerate(owners)
+            if owner == dearest and best[giver] > 1
+            for taker in range(len(best))
+            if taker != giver
+        ]
+        found = min(moved, key=lambda each: judge(each)[0], default=best)
+        (lower, next_dearest) = judge(found)
+        if not lower < value:
+            return tuple(best)
+        best, value, dearest = found, lower, next_dearest

@@ -49,7 +49,7 @@ class Layout:
         from hpcpipe.train.model import boundary_bytes, model_of
 
         model, placement = model_of(job), schedule.placement
-        chain = cut(model.layers, placement.virtual_stages, job.parallel.split)
+        chain = cut(model.layers, placement, job.parallel.split)
         return cls(
             layers=model.layers,
             pieces=[

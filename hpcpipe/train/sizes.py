@@ -24,7 +24,7 @@ def stage_sizes(job: Job, model: Model) -> list[StageSize]:
     """Return what a rank of each stage of a job's model is."""
     placement, slices = job.placement, job.parallel.tensor
     layers, tokens = model.layers, tokens_of_a_microbatch(job)
-    pieces = cut(layers, placement.virtual_stages, job.parallel.split)
+    pieces = cut(layers, placement, job.parallel.split)
     sliced = WHOLE_OF_A_BLOCK + (1.0 - WHOLE_OF_A_BLOCK) / slices
     sizes = []
     for stage in range(placement.stages):
@@ -54,7 +54,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
     )
     if model.costs is None:
         return costs
-    pieces = cut(model.layers, placement.virtual_stages, job.parallel.split)
+    pieces = cut(model.layers, placement, job.parallel.split)
     times = varying_times(
         costs.times,
         job,

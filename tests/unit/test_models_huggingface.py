@@ -17,6 +17,7 @@ from hpcpipe.models import build, cut, hf_load, language_layers, outline, ties_o
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.hf_export import export_hf
 from hpcpipe.models.recompute import run_layers
+from hpcpipe.plan import Placement
 
 pytestmark = pytest.mark.usefixtures(one_thread.__name__)
 
@@ -92,7 +93,7 @@ def test_a_stage_reads_the_tensors_of_its_layers_and_no_other(tmp_path, monkeypa
     monkeypatch.setattr(hf_load, "safe_open", Counting)
     whole = [p.detach().clone() for p in built(folder)[1].parameters()]
     layers = language_layers(model, seq_len=CONTEXT)
-    pieces = cut(layers, stages, "auto")
+    pieces = cut(layers, Placement(stages), "auto")
     apart = []
     for piece in pieces:
         read.clear()

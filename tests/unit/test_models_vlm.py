@@ -13,6 +13,7 @@ from hpcpipe.data import Geometry, ImageRecords, ImageTextOrder, image_text_batc
 from hpcpipe.models import Load, VlmSizes, build, cut, layer_costs, text_loss, vlm_layers
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.recompute import run_layers
+from hpcpipe.plan import Placement
 
 SIZES = VlmSizes(
     patch=4,
@@ -137,12 +138,12 @@ def test_a_chain_is_cut_by_what_the_records_cost_not_by_the_number_of_blocks():
     pictures = Load(400.0, 40_000.0, 100.0, 130.0, 17_000.0, 20.0)
     words = Load(4.0, 16.0, 1.0, 130.0, 17_000.0, 20.0)
     for mean, stages_of_the_encoder in ((pictures, {0, 1}), (words, {0})):
-        layers = vlm_layers(sizes, mean)
-        pieces = cut(layers, 3, "auto")
+        layers, placement = vlm_layers(sizes, mean), Placement(3)
+        pieces = cut(layers, placement, "auto")
         there = {s for s, piece in enumerate(pieces) for i in piece if layers[i].name.startswith("encoder")}
         assert there == stages_of_the_encoder
         costs = [sum(layers[i].cost for i in piece) for piece in pieces]
-        others = [[sum(layers[i].cost for i in p) for p in cut(layers, 3, split)] for split in _splits(13, 3)]
+        others = [[sum(layers[i].cost for i in p) for p in cut(layers, placement, split)] for split in _splits(13, 3)]
         assert max(costs) == pytest.approx(min(max(other) for other in others))
 
 

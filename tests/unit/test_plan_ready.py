@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hpcpipe.plan import Kind, Order, Task, balanced_split, derive_seed, make_hint, make_policy
+from hpcpipe.plan import Kind, Order, Placement, Task, balanced_split, derive_seed, even_stages, make_hint, make_policy
 from hpcpipe.plan.ready import ReadySet
 
 
@@ -89,6 +89,28 @@ def test_split_is_as_good_as_the_best_of_all_cuts(layers, stages):
 
 def test_thirty_equal_layers_on_four_stages_are_all_there_and_even():
     assert sorted(balanced_split([1.0] * 30, 4)) == [7, 7, 8, 8]
+
+
+@pytest.mark.parametrize(("stages", "chunks", "shape"), [(2, 2, "v"), (3, 2, "v"), (3, 2, "round-robin"), (2, 4, "v")])
+@pytest.mark.parametrize("layers", [8, 9, 10, 11])
+@pytest.mark.parametrize("head", [0.0, 0.5, 2.0])
+def test_stages_of_several_chunks_are_as_even_as_any_cut_makes_them(stages, chunks, shape, layers, head):
+    placement = Placement(stages, chunks, shape)
+    owners = [placement.owner(piece)[0] for piece in range(stages * chunks)]
+
+    def dearest(sizes):
+        cost = [0.0] * stages
+        for owner, size in zip(owners, sizes, strict=True):
+            cost[owner] += size
+        cost[owners[-1]] += head
+        return max(cost)
+
+    costs = [1.0] * layers
+    sizes = even_stages(balanced_split(costs, len(owners), after=head), costs, owners, after=head)
+    assert sum(sizes) == layers
+    assert min(sizes) >= 1
+    cuts = itertools.combinations(range(1, layers), len(owners) - 1)
+    assert dearest(sizes) == min(dearest([b - a for a, b in itertools.pairwise([0, *cut, layers])]) for cut in cuts)
 
 
 def test_more_stages_than_layers_are_refused():
