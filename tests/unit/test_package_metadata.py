@@ -42,3 +42,13 @@ def test_every_extra_that_is_named_in_a_message_exists():
         for name in group.split(",")
     }
     assert {"plots", "docs"} <= named <= set(extras)
+
+
+def test_the_recipe_for_spack_wants_what_the_package_wants():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = dict(re.fullmatch(r"([\w-]+)>=([\d.]+)", each).groups() for each in project["dependencies"])
+    wanted["matplotlib"] = re.fullmatch(r"matplotlib>=([\d.]+)", *project["optional-dependencies"]["plots"])[1]
+    page = (ROOT / "docs" / "how-to" / "containers.md").read_text()
+    recipe = page.partition("class Hpcpipe")[2].partition("```")[0]
+    said = dict(re.findall(r'"(?:py-)?([a-z0-9-]+)@([\d.]+):', recipe))
+    assert {name: said.get(name) for name in wanted} == wanted
