@@ -1,10 +1,15 @@
-"""The pictures of the concept pages: small pipelines on an emulated device, simulated and drawn by hpcpipe itself."""
+"""The pictures that pages compare: small pipelines, simulated and drawn by hpcpipe itself.
+
+The pictures of one group have one time scale, and where tasks or messages vary they meet the same draws.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hpcpipe
+from hpcpipe.analyze import length_ns, plot_gantt
 
+ROOT = Path(__file__).parents[2]
 JOB = """\
 [job]
 name = "example"
@@ -27,42 +32,60 @@ hint = "1f1b"
 dispatch = "fixed"
 """
 
-LATE = {"model": "lognormal", "base_ms": 0.4, "sigma": 1.4}
-PICTURES: dict[str, dict[str, Any]] = {
-    "1f1b": {},
-    "gpipe": {"schedule.hint": "gpipe"},
-    "zbv": {"schedule.hint": "zbv"},
-    "kfkb": {"schedule.hint": "kfkb", "schedule.k": 2, "variability.network": {"model": "constant", "base_ms": 1.5}},
-    "late-1f1b": {"variability.network": {"model": "constant", "base_ms": 1.5}},
-    "two-stages": {
-        "parallel.pipeline": 2,
-        "batch.microbatches": 4,
-        "schedule.hint": "zbv",
-        "schedule.dispatch": "ready",
-    },
-    "varied-fixed": {"variability.network": LATE},
-    "varied-ready": {"variability.network": LATE, "schedule.hint": "bf", "schedule.dispatch": "ready"},
-    "cap-1f1b": {
-        "variability.network": {"model": "constant", "base_ms": 1.5},
-        "schedule.hint": "bf",
-        "schedule.dispatch": "ready",
-        "schedule.in_flight": "1f1b",
-    },
-    "cap-2x": {
-        "variability.network": {"model": "constant", "base_ms": 1.5},
-        "schedule.hint": "bf",
-        "schedule.dispatch": "ready",
-        "schedule.in_flight": "2x",
-    },
+LATE = {"variability.network": {"model": "constant", "base_ms": 1.5}}
+VARIED = {"variability.network": {"model": "lognormal", "base_ms": 0.4, "sigma": 1.4}}
+NOISY = {"variability.compute": {"model": "lognormal", "sigma": 0.8}}
+READY = {"schedule.dispatch": "ready"}
+FIXED_1F1B = {"schedule.hint": "1f1b", "schedule.dispatch": "fixed"}
+SHORT = {"batch.microbatches": 12, "parallel.pipeline": 4}
+REPLICAS = {
+    "parallel.pipeline": 2,
+    "parallel.data": 2,
+    "model.layers": 4,
+    "batch.microbatches": 4,
+    "comm.bucket_mb": 0.5,
 }
-"""What each picture changes of the job."""
+
+
+class Group(NamedTuple):
+    """What each picture changes of the job, the job's file (else the one above), and how many steps go before."""
+
+    pictures: dict[str, dict[str, Any]]
+    job: str = ""
+    before: int = 0
+
+
+TWO_STAGES = {**READY, "parallel.pipeline": 2, "batch.microbatches": 4, "schedule.hint": "zbv"}
+GROUPS = (
+    Group({"1f1b": {}, "gpipe": {"schedule.hint": "gpipe"}, "zbv": {"schedule.hint": "zbv"}}),
+    Group({"two-stages": TWO_STAGES}),
+    Group({"late-1f1b": LATE, "kfkb": {**LATE, "schedule.hint": "kfkb", "schedule.k": 2}}),
+    Group(
+        {f"cap-{cap}": {**LATE, **READY, "schedule.hint": "bf", "schedule.in_flight": cap} for cap in ("1f1b", "2x")}
+    ),
+    Group({"varied-fixed": VARIED, "varied-ready": {**VARIED, **READY, "schedule.hint": "bf"}}),
+    Group({"noisy-fixed": NOISY, "noisy-critical": {**NOISY, **READY, "schedule.hint": "critical"}}),
+    Group({"emulated-zbv": SHORT, "emulated-1f1b": {**SHORT, **FIXED_1F1B}}, "jobs/emulated.toml"),
+    Group(
+        {"split": REPLICAS, "unsplit": {**REPLICAS, "comm.split_allreduce": False}}, "jobs/quickstart.toml", before=2
+    ),
+)
 
 
 def draw(folder: Path) -> dict[str, Path]:
     """Draw all pictures as SVG files and return them by name."""
-    job = folder / "example.toml"
-    job.write_text(JOB, encoding="utf-8")
+    example = folder / "example.toml"
+    example.write_text(JOB, encoding="utf-8")
+    machine = hpcpipe.Machine(tflops=0.03, gbit=1.0)
     found = {}
-    for name, settings in PICTURES.items():
-        (found[name],) = hpcpipe.predict(job, settings, steps=1).plot(folder / f"{name}.svg")
+    for group in GROUPS:
+        job, step = ROOT / group.job if group.job else example, (group.before, group.before)
+        logs = {}
+        for name, changes in group.pictures.items():
+            predictions = hpcpipe.predict(job, changes, machine=machine, steps=group.before + 1).predictions
+            logs[name] = predictions[0].log
+        longest = max(length_ns(log, step) for log in logs.values())
+        for name, log in logs.items():
+            found[name] = folder / f"{name}.svg"
+            plot_gantt(log, found[name], step, axis_ns=longest)
     return found

@@ -3,7 +3,7 @@
 from hpcpipe.analyze.compare import Comparison, compare
 from hpcpipe.analyze.document import comparison_json
 from hpcpipe.analyze.frames import frames
-from hpcpipe.analyze.gantt import plot_gantt
+from hpcpipe.analyze.gantt import length_ns, plot_gantt
 from hpcpipe.analyze.report import render_text
 from hpcpipe.analyze.report_comparison import render_side_by_side
 from hpcpipe.analyze.results import Report
@@ -17,6 +17,7 @@ __all__ = [
     "compare",
     "comparison_json",
     "frames",
+    "length_ns",
     "plot_gantt",
     "render_side_by_side",
     "render_text",

@@ -65,8 +65,17 @@ class _Canvas:
         self.shown.add(look.name)
 
 
-def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | None] | None = None) -> None:
+def length_ns(run: RunLog, steps: tuple[int | None, int | None] | None = None) -> int:
+    """Return how long the chosen steps are together."""
+    return make_windows(run, steps)[0].wall
+
+
+def plot_gantt(
+    run: RunLog, path: Path | str, steps: tuple[int | None, int | None] | None = None, *, axis_ns: int = 0
+) -> None:
     """Draw the chosen steps (first and last included; None: all) into a .png or .svg file.
+
+    The time axis is at least `axis_ns` long, for pictures that are compared.
 
     Raises
     ------
@@ -100,7 +109,7 @@ def plot_gantt(run: RunLog, path: Path | str, steps: tuple[int | None, int | Non
         height = min(_ROW_INCHES * max(len(ranks), 2), _MOST_INCHES)
         figure = Figure(figsize=(12, 1.7 + height), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        _draw(figure, run, [_take(rank, windows) for rank in ranks], windows)
+        _draw(figure, run, [_take(rank, windows) for rank in ranks], windows, max(windows.wall, axis_ns))
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
         figure.savefig(path, metadata=metadata)
 
@@ -111,12 +120,12 @@ def _take(rank: RankLog, windows: Windows) -> RankPart:
     return RankPart(rank, rows, account(rows, windows, ended))
 
 
-def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows) -> None:
+def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows, axis_ns: int) -> None:
     axes = figure.add_subplot()
     parts = sorted(parts, key=lambda part: (part.log.header.stage, part.log.rank))
     ordered = [part.log for part in parts]
     canvas = _Canvas(axes, windows.begin, len(parts) > _LABELS, set())
-    axes.set_xlim(0, windows.wall / 1e6)
+    axes.set_xlim(0, axis_ns / 1e6)
     axes.set_ylim(len(ordered) - 0.45, -0.55)
     for row, part in enumerate(parts):
         _draw_rank(canvas, row, part, windows)
@@ -187,7 +196,7 @@ def _draw_legend(figure: "Figure", shown: set[str]) -> None:
 def _draw_numbers(figure: "Figure", axes: "Axes", parts: list[RankPart], windows: Windows) -> None:
     """Write micro-batch numbers in the bars that have room for them."""
     figure.draw_without_rendering()
-    points_per_ms = axes.get_window_extent().width / figure.dpi * 72 / (windows.wall / 1e6)
+    points_per_ms = axes.get_window_extent().width / figure.dpi * 72 / axes.get_xlim()[1]
     for row, part in enumerate(parts):
         tasks = _tasks_shown(part, windows)
         for kind in (Kind.F, Kind.B, Kind.W):

@@ -57,24 +57,26 @@ class Simulation:
         return pl.DataFrame([dict(zip(columns, self._row(each), strict=True)) for each in self.predictions])
 
     def plot(self, path: Path | str) -> list[Path]:
-        """Draw a Gantt chart of the last step (.png or .svg), one file a schedule, and return the files.
+        """Draw a Gantt chart of the last step (.png or .svg), one file a schedule on one time scale; return the files.
 
         Raises
         ------
         AnalysisError
             The steps have too many tasks to draw.
         """
-        from hpcpipe.analyze import AnalysisError, plot_gantt
+        from hpcpipe.analyze import AnalysisError, length_ns, plot_gantt
 
-        path, written = Path(path), []
+        path, drawn = Path(path), []
         for each in self.predictions:
             if each.log is None:
                 raise AnalysisError("too many tasks to draw; choose fewer --steps or a smaller job")
             last = int(each.log.ranks[0].steps.step[-1])
             where = path if len(self.predictions) == 1 else path.with_stem(f"{path.stem}-{each.file_name}")
-            plot_gantt(each.log, where, (last, last))
-            written.append(where)
-        return written
+            drawn.append((where, each.log, (last, last)))
+        longest = max(length_ns(log, step) for _, log, step in drawn)
+        for where, log, step in drawn:
+            plot_gantt(log, where, step, axis_ns=longest)
+        return [where for where, _, _ in drawn]
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of `simulate --json`."""

@@ -43,7 +43,12 @@ COMPARE_HELP = (
 @click.option(
     "--agreement-us", type=click.FloatRange(min=0), help="What tensor slices take to agree on a task in µs [0]."
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a Gantt chart (.png or .svg).")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw a Gantt chart of each schedule (.png or .svg).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def simulate(
     job_file: Path,
@@ -76,8 +81,7 @@ def simulate(
     try:
         recording = record_run(run)
         found = _simulate(jobs, recording, _machine(machine_options), steps, agreement_us or 0.0)
-        if plot is not None:
-            found.plot(plot)
+        drawn = [] if plot is None else found.plot(plot)
     except (LogError, AnalysisError, ValueError) as fault:
         _refuse(str(fault))
     except OSError as fault:
@@ -95,8 +99,8 @@ def simulate(
         from hpcpipe.cli.prediction import print_predictions
 
         print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error)
-        if plot is not None:
-            click.echo(f"picture {plot}")
+        for path in drawn:
+            click.echo(f"picture {path}")
 
 
 def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | None) -> "list[Job]":

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,16 @@ def test_predicted_bubbles_are_the_closed_form(tmp_path):
         assert prediction.bubble_ratio == pytest.approx(3 / 15)
     assert found.frame()["speedup"].to_list()[1] == 1.0
     assert len(found.plot(tmp_path / "gantt.svg")) == 3
+
+
+def test_pictures_of_schedules_that_are_compared_have_one_time_scale(tmp_path):
+    settings = {**QUIET, "parallel.pipeline": 4, "batch.microbatches": 8}
+    found = hpcpipe.predict(EMULATED, settings, compare=["1f1b:fixed", "zbv:fixed"], steps=1)
+    assert found.predictions[1].step_ns > 1.1 * found.predictions[2].step_ns
+    pictures = [path.read_text() for path in found.plot(tmp_path / "gantt.svg")]
+    ticks = [re.findall(r'<text style="font-size: 9px[^>]* x="([\d.]+)"[^>]*>(\d+)</text>', each) for each in pictures]
+    assert len(ticks[0]) > 2
+    assert ticks[0] == ticks[1] == ticks[2]
 
 
 def test_what_cannot_be_predicted_is_refused_with_every_fault():

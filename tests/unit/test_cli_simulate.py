@@ -112,7 +112,9 @@ def test_the_table_names_every_schedule_with_its_memory(job: Path, tmp_path: Pat
     for word in ("ready bf", "ready zbv", "fixed 1f1b", "stash", "MiB", "critical path of ready zbv", "[variability]"):
         assert word in result.stdout
     for name in ("ready-bf", "ready-zbv"):
-        assert (tmp_path / f"gantt-{name}.png").read_bytes().startswith(b"\x89PNG")
+        drawn = tmp_path / f"gantt-{name}.png"
+        assert drawn.read_bytes().startswith(b"\x89PNG")
+        assert f"picture {drawn}" in result.stdout.replace("\n", "")
 
 
 def test_a_gpt_is_predicted_from_its_flops(tmp_path: Path) -> None:
