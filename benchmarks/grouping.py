@@ -12,8 +12,7 @@ from types import SimpleNamespace
 from rich.console import Console
 from rich.table import Table
 
-from hpcpipe.events import FLAG_BACKWARD
-from hpcpipe.plan import Kind, Limits, Placement, Schedule
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Limits, Placement, Schedule
 from hpcpipe.tune import Chooser, Meter, Settings, StageMemory, make_space
 
 FORWARD_NS, BACKWARD_NS = 5_000_000, 10_000_000
@@ -77,8 +76,8 @@ def _feed(meter: Meter, stage: int, stages: int, microbatches: int, delay: int) 
         for kind, length, source in ((Kind.F, FORWARD_NS, stage - 1), (Kind.B, BACKWARD_NS, stage + 1)):
             if 0 <= source < stages:
                 flags = FLAG_BACKWARD * (kind is Kind.B)
-                meter.event(Kind.RECV, 0, 0, 0, now, now, now + delay, peer=source, nbytes=65536, flags=flags)
-            meter.event(kind, 0, 0, 0, now, now, now + length)
+                meter.measure(Kind.RECV, 0, now, now, now + delay, source, 65536, flags)
+            meter.measure(kind, 0, now, now, now + length, -1, 0, 0)
             now += length
 
 

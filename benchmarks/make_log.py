@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from hpcpipe.events import FLAG_BACKWARD, LogHeader
+from hpcpipe.events import LogHeader
 from hpcpipe.events.layout import LIBVER, create_layout
 from hpcpipe.events.schema import CLOCK, EVENTS, FLUSHED, STEPS, row_dtype
-from hpcpipe.plan import Kind, Task, TimeClass
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Task, TimeClass
 from hpcpipe.plan.hints.one_f_one_b import one_f_one_b
 
 Ints = NDArray[np.int64]

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from hpcpipe.analyze.nodes import Ints, Nodes, RankPart, TaskIndex, collect_nodes
 from hpcpipe.analyze.windows import Windows
-from hpcpipe.events import FLAG_BACKWARD
-from hpcpipe.plan import Kind, Placement, TimeClass
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Placement, TimeClass
 
 
 @dataclass(frozen=True, slots=True)

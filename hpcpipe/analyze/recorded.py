@@ -13,10 +13,10 @@ import numpy as np
 
 from hpcpipe.analyze.rows import computed_again
 from hpcpipe.analyze.windows import AnalysisError
-from hpcpipe.events import FLAG_BACKWARD, Events, RankLog, RunLog
+from hpcpipe.events import Events, RankLog, RunLog
 from hpcpipe.job import Job
 from hpcpipe.job.planned import schedule_of
-from hpcpipe.plan import Kind, Placement, Task
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Placement, Task
 from hpcpipe.plan.check import needs
 from hpcpipe.simulate import (
     Cut,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.events import FLAG_RECOMPUTED, RankLog
+from hpcpipe.events import RankLog
 from hpcpipe.events.tables import Column, Table, Times
-from hpcpipe.plan import Kind
+from hpcpipe.plan import FLAG_RECOMPUTED, Kind
 
 OWN = (Kind.F, Kind.B, Kind.W, Kind.UPDATE, Kind.DATA, Kind.CHECKPOINT, Kind.WAIT)
 """Kinds of rows that are time of the rank: one after the other, written when they end."""

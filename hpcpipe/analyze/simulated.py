@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcpipe.events import FLAG_BACKWARD, Events, LogHeader, MemoryRows, RankLog, RunLog, Steps
+from hpcpipe.events import Events, LogHeader, MemoryRows, RankLog, RunLog, Steps
 from hpcpipe.events.clock import fit_clock
 from hpcpipe.events.tables import Decisions
 from hpcpipe.job import Job
-from hpcpipe.plan import Kind, TimeClass
+from hpcpipe.plan import FLAG_BACKWARD, Kind, TimeClass
 from hpcpipe.simulate import Message, SimulatedRun
 
 SIMULATED = "simulated"

@@ -12,8 +12,7 @@ from hpcpipe.analyze.accounting import NUM_CLASSES, transfer_begin
 from hpcpipe.analyze.nodes import Ints, RankPart
 from hpcpipe.analyze.rows import Rows
 from hpcpipe.analyze.windows import Windows
-from hpcpipe.events import FLAG_BACKWARD
-from hpcpipe.plan import Kind, Task, TimeClass
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Task, TimeClass
 
 LONGEST = 10
 

@@ -229,23 +229,10 @@ class _Tasks:
         self.times: list[tuple[int, int]] = []
 
     def event(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        wait_class: int = 0,
-        peer: int = -1,
-        nbytes: int = 0,
-        rank_in_hint: int = -1,
-        ready_count: int = 0,
-        flags: int = 0,
+        self, kind: int, step: int, microbatch: int, chunk: int, t_ready: int, t_start: int, t_end: int, **more: int
     ) -> None:
         """Keep a task's times."""
-        del step, microbatch, chunk, t_ready, wait_class, peer, nbytes, rank_in_hint, ready_count, flags
+        del step, microbatch, chunk, t_ready, more
         if kind <= Kind.W:
             self.times.append((t_start, t_end))
 

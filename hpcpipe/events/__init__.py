@@ -7,15 +7,10 @@ from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, RunLog, open_rank, open_run
 from hpcpipe.events.ring import ring_bytes
 from hpcpipe.events.rows import MemoryRows, StoredRows, held_open
-from hpcpipe.events.schema import FLAG_BACKWARD, FLAG_DEVICE_TIMES, FLAG_RECOMPUTED, FLAG_REPLAYED
 from hpcpipe.events.tables import Events, Steps
 from hpcpipe.events.writer import EventWriter
 
 __all__ = [
-    "FLAG_BACKWARD",
-    "FLAG_DEVICE_TIMES",
-    "FLAG_RECOMPUTED",
-    "FLAG_REPLAYED",
     "Causality",
     "ClockFit",
     "EventWriter",

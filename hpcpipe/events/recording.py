@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from hpcpipe.events.header import LogHeader
 from hpcpipe.events.opening import LogError
 from hpcpipe.events.reader import RankLog, find_files, open_run
-from hpcpipe.events.schema import FLAG_RECOMPUTED
 from hpcpipe.job import Job
 from hpcpipe.job.planned import schedule_of
-from hpcpipe.plan import Kind, Task
+from hpcpipe.plan import FLAG_RECOMPUTED, Kind, Task
 from hpcpipe.plan.slots import Held, held_in, sources
 
 _BUCKET_KINDS = (Kind.RS, Kind.UPDATE, Kind.AG)

@@ -13,18 +13,6 @@ from hpcpipe.plan import Kind, TimeClass
 FORMAT = "hpcpipe-events"
 SCHEMA_VERSION = "1.1.0"
 
-FLAG_BACKWARD = 1
-"""Bit of `flags`: the message is a gradient and feeds a backward; without it, an activation that feeds a forward."""
-
-FLAG_RECOMPUTED = 2
-"""Bit of `flags`: the forward computes activations again that were dropped to save memory."""
-
-FLAG_REPLAYED = 4
-"""Bit of `flags`: the task was dispatched in its turn of another run's recorded order."""
-
-FLAG_DEVICE_TIMES = 8
-"""Bit of `flags`: begin and end were told by the device, a GPU's events put on this host's clock; else the host's."""
-
 KINDS = tuple(kind.name for kind in Kind)
 WAIT_CLASSES = tuple(time_class.name.lower() for time_class in TimeClass)
 

@@ -15,6 +15,7 @@ from hpcpipe.plan.paths import remaining_paths, start_times, step_time
 from hpcpipe.plan.placement import Placement
 from hpcpipe.plan.policy import Policy, make_policy
 from hpcpipe.plan.profile import Profile, StageTimes, gather
+from hpcpipe.plan.recorder import FLAG_BACKWARD, FLAG_DEVICE_TIMES, FLAG_RECOMPUTED, FLAG_REPLAYED, Recorder
 from hpcpipe.plan.schedule import Schedule
 from hpcpipe.plan.seeds import derive_seed
 from hpcpipe.plan.split import balanced_split, even_stages
@@ -23,6 +24,10 @@ from hpcpipe.plan.task import Kind, Task
 
 __all__ = [
     "ADMISSIONS",
+    "FLAG_BACKWARD",
+    "FLAG_DEVICE_TIMES",
+    "FLAG_RECOMPUTED",
+    "FLAG_REPLAYED",
     "ORDERS",
     "RULES",
     "USEFUL",
@@ -39,6 +44,7 @@ __all__ = [
     "Placement",
     "Policy",
     "Profile",
+    "Recorder",
     "Schedule",
     "StagePlan",
     "StageTimes",

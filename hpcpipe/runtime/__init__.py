@@ -5,7 +5,7 @@
 
 from hpcpipe.runtime.clock import ClockSample, clock_shifts, compare_clocks, now
 from hpcpipe.runtime.clock_watch import ClockWatch
-from hpcpipe.runtime.engine import Engine, Recorder, StepTimes
+from hpcpipe.runtime.engine import Engine, StepTimes
 from hpcpipe.runtime.failure import Failure, FailureGuard, PeerLostError
 from hpcpipe.runtime.late import LateMailbox
 from hpcpipe.runtime.ledger import Ledger
@@ -37,7 +37,6 @@ __all__ = [
     "PeerLostError",
     "PeerWatch",
     "Place",
-    "Recorder",
     "StepTimes",
     "StopWish",
     "SyntheticStage",

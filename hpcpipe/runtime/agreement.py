@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
+from hpcpipe.plan import Choice, Kind, Recorder, StagePlan, Task, TimeClass
 from hpcpipe.plan.agreement import Counts, Proposals
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.failure import PeerLostError
@@ -20,30 +20,11 @@ LEAD_NS = 1_000_000
 arrives meanwhile has a part in it."""
 
 
-class Event(Protocol):
-    """Keeps the event of a round."""
-
-    def __call__(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        *,
-        rank_in_hint: int,
-        ready_count: int,
-    ) -> None:
-        """Keep it; cheap, without input or output."""
-
-
 class Dispatch(Protocol):
     """Who decides what a rank runs next."""
 
-    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
-        """Begin a step; the events of its decisions go to `event`."""
+    def begin(self, plan: StagePlan, step: int, recorder: Recorder) -> None:
+        """Begin a step; the events of its decisions go to `recorder`."""
 
     def choose(self) -> Choice | None:
         """Return what to run now, or None to wait; never blocks."""
@@ -64,9 +45,9 @@ class Dispatch(Protocol):
 class Alone:
     """Decides for a rank that asks nobody."""
 
-    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
+    def begin(self, plan: StagePlan, step: int, recorder: Recorder) -> None:
         """Begin a step; a rank alone has nothing to tell of its decisions."""
-        del step, event
+        del step, recorder
         self._plan = plan
 
     def choose(self) -> Choice | None:
@@ -116,10 +97,10 @@ class Agreement:
         self._blocks = blocks
         self.counts = Counts()
 
-    def begin(self, plan: StagePlan, step: int, event: Event) -> None:
+    def begin(self, plan: StagePlan, step: int, recorder: Recorder) -> None:
         """Begin a step; no round of the one before is under way."""
         assert self._request is None, "a round of the step before is still under way"
-        self._plan, self._step, self._event = plan, step, event
+        self._plan, self._step, self._recorder = plan, step, recorder
         self._proposals = Proposals(plan, self._rule, early=self._blocks, counts=self.counts)
         words = self._proposals.num_bytes // 8
         self._mine, self._common = np.zeros(words, np.uint64), np.zeros(words, np.uint64)
@@ -193,7 +174,7 @@ class Agreement:
     def _note(self, choice: Choice | None) -> None:
         task, rank_in_hint = (None, -1) if choice is None else (choice.task, choice.rank_in_hint)
         self.counts = self._proposals.counts
-        self._event(
+        self._recorder.event(
             Kind.AGREE,
             self._step,
             -1 if task is None else task.microbatch,

@@ -12,7 +12,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from hpcpipe.device import Finished, Running
-from hpcpipe.plan import Choice, Kind, StagePlan, Task, TimeClass
+from hpcpipe.plan import (
+    FLAG_BACKWARD,
+    FLAG_DEVICE_TIMES,
+    FLAG_RECOMPUTED,
+    Choice,
+    Kind,
+    Recorder,
+    StagePlan,
+    Task,
+    TimeClass,
+)
 from hpcpipe.runtime.agreement import Alone, Dispatch
 from hpcpipe.runtime.channel import Arrival, Neighbour
 from hpcpipe.runtime.clock import now
@@ -20,34 +30,11 @@ from hpcpipe.runtime.header import Header
 from hpcpipe.runtime.mailbox import Mailbox
 from hpcpipe.runtime.waiting import Waiting
 
-FLAG_BACKWARD, FLAG_RECOMPUTED, FLAG_DEVICE_TIMES = 1, 2, 8
 _DONE = Finished()
 _PASSING = (Kind.F, Kind.B)
 """The kinds of task whose output another task needs, be it None."""
 _BESIDE = (Kind.RS, Kind.AG, Kind.NORM)
 """The kinds of task in which ranks meet while the device goes on with others."""
-
-
-class Recorder(Protocol):
-    """Where events go; times in ns of this rank's clock, but `t_ready` of a message in its sender's."""
-
-    def event(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        wait_class: int = 0,
-        peer: int = -1,
-        nbytes: int = 0,
-        rank_in_hint: int = -1,
-        ready_count: int = 0,
-        flags: int = 0,
-    ) -> None:
-        """Keep one event; cheap, without input or output."""
 
 
 class Stage(Protocol):
@@ -252,7 +239,7 @@ class Engine:
         if self._stage.has_data:
             self._recorder.event(Kind.DATA, step, -1, 0, begin, begin, loaded)
         self._plan.begin(loaded)
-        self._dispatch.begin(self._plan, step, self._recorder.event)
+        self._dispatch.begin(self._plan, step, self._recorder)
         early, self._early = self._early, []
         for task, arrival in early:
             self._deliver(task, arrival)

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from hpcpipe.events import FLAG_RECOMPUTED
-from hpcpipe.plan import Kind, Schedule, Task
+from hpcpipe.plan import FLAG_RECOMPUTED, Kind, Recorder, Schedule, Task
 from hpcpipe.plan.online import OnlineProfile
 from hpcpipe.plan.profile import KINDS, StageTimes, gather
-from hpcpipe.runtime import Place
-from hpcpipe.runtime.engine import Recorder, StepTimes
+from hpcpipe.runtime import Place, StepTimes
 from hpcpipe.train.grouping import Groupings
+from hpcpipe.train.measured_events import MeasuredEvents
 from hpcpipe.tune import Decision
 
 
@@ -84,8 +83,7 @@ class MeasuredSchedule:
         self, schedule: Schedule, recorder: Recorder, *, place: Place, clock_shifts: Mapping[int, int]
     ) -> None:
         self.schedule = schedule
-        self.recorder: Recorder = self
-        self._recorder = recorder
+        self.recorder: Recorder = MeasuredEvents(recorder, self._measure)
         self._shifts = clock_shifts
         self._stage = place.stage
         self._speaks = place.replica == 0 and place.slice == 0
@@ -96,42 +94,14 @@ class MeasuredSchedule:
         self._taken = 0
         self.entries = self._width * self._stages
 
-    def event(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        wait_class: int = 0,
-        peer: int = -1,
-        nbytes: int = 0,
-        rank_in_hint: int = -1,
-        ready_count: int = 0,
-        flags: int = 0,
+    def _measure(
+        self, kind: int, chunk: int, t_ready: int, t_start: int, t_end: int, peer: int, _nbytes: int, flags: int
     ) -> None:
-        """Keep one event and measure by it: tasks by their length, messages by the waits that they ended."""
+        """Measure tasks by their length, messages by the waits that they ended."""
         if kind <= Kind.W and not flags & FLAG_RECOMPUTED:
-            self._profile.add(Task(Kind(kind), microbatch, chunk), t_end - t_start)
+            self._profile.add(Task(Kind(kind), 0, chunk), t_end - t_start)
         elif kind == Kind.WAIT and peer >= 0 and t_ready >= 0:
             self._profile.add_delay(t_end - t_ready - self._shifts[peer])
-        self._recorder.event(
-            kind,
-            step,
-            microbatch,
-            chunk,
-            t_ready,
-            t_start,
-            t_end,
-            wait_class,
-            peer,
-            nbytes,
-            rank_in_hint,
-            ready_count,
-            flags,
-        )
 
     def of(self, step: int) -> Schedule:
         """Return the newest schedule."""

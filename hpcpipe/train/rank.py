@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.checkpoint import Manifest
 from hpcpipe.device import Emulated
-from hpcpipe.events import FLAG_REPLAYED, EventWriter
+from hpcpipe.events import EventWriter
 from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import Job
-from hpcpipe.plan import StagePlan
+from hpcpipe.plan import FLAG_REPLAYED, StagePlan
 from hpcpipe.runtime import Engine, Mesh, Waiting
 from hpcpipe.runtime.engine import Buckets as EngineBuckets
 from hpcpipe.runtime.pulse import Pulse

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from hpcpipe.job import Job
 from hpcpipe.job.words import show
-from hpcpipe.plan import Schedule
-from hpcpipe.runtime import Place
-from hpcpipe.runtime.engine import Recorder, StepTimes
+from hpcpipe.plan import Recorder, Schedule
+from hpcpipe.runtime import Place, StepTimes
 from hpcpipe.train.batches import evaluates_after
 from hpcpipe.train.grouping import Groupings, numbers_of
+from hpcpipe.train.measured_events import MeasuredEvents
 from hpcpipe.train.memory import stage_memory
 from hpcpipe.tune import (
     Chooser,
@@ -98,44 +98,8 @@ class Regrouping:
             delay=DELAY,
         )
         self.entries = self._meter.entries
-        self.recorder: Recorder = self
-        self._measure, self._record = self._meter.event, recorder.event
+        self.recorder: Recorder = MeasuredEvents(recorder, self._meter.measure)
         self._ended = -1
-
-    def event(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        wait_class: int = 0,
-        peer: int = -1,
-        nbytes: int = 0,
-        rank_in_hint: int = -1,
-        ready_count: int = 0,
-        flags: int = 0,
-    ) -> None:
-        """Keep one event and measure by it."""
-        row = (
-            kind,
-            step,
-            microbatch,
-            chunk,
-            t_ready,
-            t_start,
-            t_end,
-            wait_class,
-            peer,
-            nbytes,
-            rank_in_hint,
-            ready_count,
-            flags,
-        )
-        self._measure(*row)
-        self._record(*row)
 
     def of(self, step: int) -> Schedule:
         """Return the schedule of a step."""

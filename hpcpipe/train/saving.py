@@ -17,7 +17,7 @@ from hpcpipe.train.resume import manifest_of, restore
 from hpcpipe.train.saver import Saver, Target
 
 if TYPE_CHECKING:
-    from hpcpipe.runtime.engine import Recorder
+    from hpcpipe.plan import Recorder
     from hpcpipe.train.layout import Layout
     from hpcpipe.train.rank import Rank
     from hpcpipe.train.records import Origin

@@ -6,10 +6,9 @@ What each of them does is its own file's (measured.py, regroup.py).
 from collections.abc import Mapping
 
 from hpcpipe.job import Job
-from hpcpipe.plan import Schedule
+from hpcpipe.plan import Recorder, Schedule
 from hpcpipe.plan.hints import FAMILIES
 from hpcpipe.runtime import Place
-from hpcpipe.runtime.engine import Recorder
 from hpcpipe.train.grouping import Groupings
 from hpcpipe.train.measured import ConstantSchedule, MeasuredSchedule, Source
 from hpcpipe.train.regroup import Regrouping

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import NamedTuple, Protocol
 
-from hpcpipe.events import FLAG_BACKWARD, FLAG_RECOMPUTED
-from hpcpipe.plan import Kind
+from hpcpipe.plan import FLAG_BACKWARD, FLAG_RECOMPUTED, Kind
 from hpcpipe.tune.edges import EdgeWindow
 
 MOST_MESSAGES = 512
@@ -118,24 +117,10 @@ class Meter:
         self._began = self._ended = -1
         self.entries = WIDTH * self._stages
 
-    def event(
-        self,
-        kind: int,
-        step: int,
-        microbatch: int,
-        chunk: int,
-        t_ready: int,
-        t_start: int,
-        t_end: int,
-        wait_class: int = 0,
-        peer: int = -1,
-        nbytes: int = 0,
-        rank_in_hint: int = -1,
-        ready_count: int = 0,
-        flags: int = 0,
+    def measure(
+        self, kind: int, _chunk: int, t_ready: int, t_start: int, t_end: int, peer: int, nbytes: int, flags: int
     ) -> None:
         """Measure by one event of the log; those of other kinds are of no interest."""
-        del step, microbatch, chunk, wait_class, rank_in_hint, ready_count
         if kind <= Kind.B:
             if flags & FLAG_RECOMPUTED:
                 return

@@ -41,7 +41,7 @@ def reports_of(run: RunLog, *, skip: int = 0, blind: bool = False) -> list[Repor
             for kind, ready, start, end, peer, nbytes, flags in zip(*(c.tolist() for c in columns), strict=True):
                 if kind == Kind.RECV and ready < 0:
                     continue  # the sender's clock is not known
-                meter.event(kind, step, 0, 0, ready, start, end, peer=peer, nbytes=nbytes, flags=flags)
+                meter.measure(kind, 0, ready, start, end, peer, nbytes, flags)
             row = np.array(meter.row(ends[step] - ends[step - 1] if step - 1 in ends else 0))
             sums[index] = row if not len(sums[index]) else sums[index] + row
     found = (read_rows(each.tolist(), stages=pipeline) for each in sums[skip:])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hpcpipe.analyze import summarize
-from hpcpipe.events import FLAG_BACKWARD, open_run
+from hpcpipe.events import open_run
 from hpcpipe.job import load_job
 from hpcpipe.job.drawn import compute_model, delay_model
-from hpcpipe.plan import Kind, Task
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Task
 from hpcpipe.runtime import World
 from hpcpipe.simulate.costs import emulated_costs
 from hpcpipe.train import Layout, Origin, train

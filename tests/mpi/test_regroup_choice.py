@@ -68,18 +68,20 @@ class Scripted:
     def __init__(self, rank, stages):
         self._source, self._meter, self._stages = rank.source, rank.source._meter, stages
         self._shifts, self._known = self._meter._shifts, {}
-        self._feed, self._row = self._meter.event, self._meter.row
-        self._source._measure, self._source.row = self.event, self.row
+        self._feed, self._row = self._meter.measure, self._meter.row
+        self._record = self._source.recorder._record
+        self._source.recorder.event, self._source.row = self.event, self.row
 
     def delay(self, step, source, target):
         return DELAY if BEGIN <= step < END and self._stages - 1 in (source, target) else 0
 
-    def event(self, kind, step, microbatch, chunk, t_ready, t_start, t_end, wait_class=0, peer=-1, nbytes=0, *more):
+    def event(self, kind, step, *more, peer=-1, nbytes=0, flags=0, **others):
         if kind in (Kind.F, Kind.B):
-            self._feed(kind, step, microbatch, chunk, -1, 0, FORWARD if kind == Kind.F else BACKWARD)
+            self._feed(kind, 0, -1, 0, FORWARD if kind == Kind.F else BACKWARD, -1, 0, flags)
         elif kind == Kind.RECV:
             took = self._shifts[peer] + self.delay(step, peer, self._meter._stage)
-            self._feed(kind, step, microbatch, chunk, 0, 0, took, 0, peer, nbytes, *more)
+            self._feed(kind, 0, 0, 0, took, peer, nbytes, flags)
+        self._record(kind, step, *more, peer=peer, nbytes=nbytes, flags=flags, **others)
 
     def row(self, step, _times):
         return self._row(self.length(step))

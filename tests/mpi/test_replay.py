@@ -11,10 +11,10 @@ from test_emulated import JOB as EMULATED
 from test_training import _EvenGradientsLate
 from training import load, rest
 
-from hpcpipe.events import FLAG_REPLAYED, open_run
+from hpcpipe.events import open_run
 from hpcpipe.events.recording import ReplayError
 from hpcpipe.job import load_job
-from hpcpipe.plan import Kind, Task
+from hpcpipe.plan import FLAG_REPLAYED, Kind, Task
 from hpcpipe.runtime import World
 from hpcpipe.train import Origin, read_replay, train
 from hpcpipe.tune import Grouping

@@ -4,8 +4,8 @@ import json
 
 from command import hpcpipe
 
-from hpcpipe.events import FLAG_REPLAYED, open_run
-from hpcpipe.plan import Kind
+from hpcpipe.events import open_run
+from hpcpipe.plan import FLAG_REPLAYED, Kind
 
 JOB = """
 [job]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcpipe.events import FLAG_BACKWARD, EventWriter, LogHeader
-from hpcpipe.plan import Kind, TimeClass
+from hpcpipe.events import EventWriter, LogHeader
+from hpcpipe.plan import FLAG_BACKWARD, Kind, TimeClass
 
 ORIGIN = 1_000_000_000_000
 

@@ -13,8 +13,8 @@ from hpcpipe.analyze import frames, summarize
 from hpcpipe.analyze.accounting import account
 from hpcpipe.analyze.rows import read_rows
 from hpcpipe.analyze.windows import make_windows
-from hpcpipe.events import FLAG_RECOMPUTED, EventWriter, open_run
-from hpcpipe.plan import Kind, TimeClass
+from hpcpipe.events import EventWriter, open_run
+from hpcpipe.plan import FLAG_RECOMPUTED, Kind, TimeClass
 
 times = st.integers(0, 300)
 rows = st.tuples(

@@ -14,8 +14,8 @@ from synthetic_log import Pipeline, header, write_run
 
 from hpcpipe.analyze import Report, summarize
 from hpcpipe.analyze.nodes import Nodes, TaskIndex
-from hpcpipe.events import FLAG_BACKWARD, EventWriter, open_run
-from hpcpipe.plan import Kind, Placement, TimeClass
+from hpcpipe.events import EventWriter, open_run
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Placement, TimeClass
 
 Node = tuple[int, int, int, int, int]
 """Rank, kind, step, micro-batch, chunk."""

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from synthetic_log import header
 
-from hpcpipe.events import FLAG_RECOMPUTED, EventWriter
+from hpcpipe.events import EventWriter
 from hpcpipe.events.reader import open_run
 from hpcpipe.events.recording import ReplayError, check_recorded
 from hpcpipe.events.recording import record as record_of
 from hpcpipe.job import load_job
-from hpcpipe.plan import Kind, Task
+from hpcpipe.plan import FLAG_RECOMPUTED, Kind, Task
 from hpcpipe.plan.slots import Held, held_in
 
 JOB = """

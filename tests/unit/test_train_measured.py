@@ -27,18 +27,24 @@ def _schedule(hint="critical", chunks=1):
     return Schedule(hint, "ready", Placement(STAGES, chunks, "v" if chunks > 1 else "round-robin"), 4, limits, True)
 
 
-def _source(schedule, place, clock_shifts):
+def _source(schedule, place, clock_shifts, events=None):
     return schedule_source(
-        SimpleNamespace(tune=Tune()), schedule, Events(), groupings=None, place=place, clock_shifts=clock_shifts
+        SimpleNamespace(tune=Tune()),
+        schedule,
+        events or Events(),
+        groupings=None,
+        place=place,
+        clock_shifts=clock_shifts,
     )
 
 
-def _sources(schedule, replicas=1, shifts=None):
+def _sources(schedule, replicas=1, shifts=None, events=None):
     return {
         (stage, replica): _source(
             schedule,
             Place(STAGES, replicas, 1, stage, replica, 0),
             shifts or dict.fromkeys(range(STAGES * replicas), 0),
+            events,
         )
         for stage in range(STAGES)
         for replica in range(replicas)
@@ -50,7 +56,7 @@ def _step(source, stage, durations, *, chunks=1):
     for chunk in range(chunks):
         for kind, ns in zip((Kind.F, Kind.B, Kind.W), durations, strict=True):
             for microbatch in range(4):
-                source.event(kind, 0, microbatch, chunk, 0, 100, 100 + ns, rank_in_hint=1, ready_count=2)
+                source.recorder.event(kind, 0, microbatch, chunk, 0, 100, 100 + ns, rank_in_hint=1, ready_count=2)
 
 
 def _share(sources):
@@ -90,17 +96,17 @@ def test_a_message_is_measured_by_the_wait_that_it_ended_on_this_clock():
     for _ in range(2):
         for (stage, _replica), source in sources.items():
             _step(source, stage, (1000, 1000, 1000))
-        waiting.event(Kind.WAIT, 0, 1, 0, 10_000, 12_000, 16_500, wait_class=3, peer=1)
-        waiting.event(Kind.WAIT, 0, -1, 0, -1, 20_000, 90_000, wait_class=3)
+        waiting.recorder.event(Kind.WAIT, 0, 1, 0, 10_000, 12_000, 16_500, wait_class=3, peer=1)
+        waiting.recorder.event(Kind.WAIT, 0, -1, 0, -1, 20_000, 90_000, wait_class=3)
         _share(sources)
     assert waiting.schedule.profile.delay == 16_500 - 10_000 - 5_000
 
 
 def test_events_go_on_unchanged():
-    source = _sources(_schedule())[0, 0]
+    source = _sources(_schedule(), events=(events := Events()))[0, 0]
     _step(source, 0, (1000, 1000, 1000))
-    assert source._recorder.kept[0] == (Kind.F, 0, 0, 0, 0, 100, 1100, 0, -1, 0, 1, 2, 0)
-    assert len(source._recorder.kept) == 12
+    assert events.kept[0] == (Kind.F, 0, 0, 0, 0, 100, 1100, 0, -1, 0, 1, 2, 0)
+    assert len(events.kept) == 12
 
 
 def test_nothing_changes_before_every_stage_has_measured_and_then_ever_more_rarely():
@@ -119,6 +125,6 @@ def test_nothing_changes_before_every_stage_has_measured_and_then_ever_more_rare
 
 def test_a_task_of_another_kind_is_no_measurement():
     source = _sources(_schedule())[0, 0]
-    source.event(Kind.UPDATE, 0, 0, 0, 0, 0, 10**9)
+    source.recorder.event(Kind.UPDATE, 0, 0, 0, 0, 0, 10**9)
     assert source.row(0, TIMES) == [0.0] * source.entries
     assert Task(Kind.UPDATE, 0).kind > Kind.W

@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-from hpcpipe.events import FLAG_BACKWARD, FLAG_RECOMPUTED
-from hpcpipe.plan import Kind
+from hpcpipe.plan import FLAG_BACKWARD, FLAG_RECOMPUTED, Kind
 from hpcpipe.tune import EdgeTimes, Meter, read_rows
 from hpcpipe.tune.meter import WIDTH
 
@@ -17,12 +16,11 @@ def meter(
 
 def work(rank: Meter, kind: Kind, *times: int, flags: int = 0) -> None:
     for ns in times:
-        rank.event(kind, 0, 0, 0, 0, 1000, 1000 + ns, flags=flags)
+        rank.measure(kind, 0, 0, 1000, 1000 + ns, -1, 0, flags)
 
 
 def receive(rank: Meter, peer: int, sent: int, noticed: int, *, gradient: bool = False, nbytes: int = 64) -> None:
-    flags = FLAG_BACKWARD * gradient
-    rank.event(Kind.RECV, 0, 0, 0, sent, 0, noticed, peer=peer, nbytes=nbytes, flags=flags)
+    rank.measure(Kind.RECV, 0, sent, 0, noticed, peer, nbytes, FLAG_BACKWARD * gradient)
 
 
 def summed(*rows: list[float]) -> list[float]:
@@ -118,9 +116,9 @@ def test_a_sender_s_clock_is_corrected() -> None:
 
 def test_a_message_that_came_while_nobody_looked_is_taken_to_have_come_half_way() -> None:
     rank = meter(1, blind=True)
-    rank.event(Kind.F, 0, 0, 0, 0, 1000, 2000)
+    rank.measure(Kind.F, 0, 0, 1000, 2000, -1, 0, 0)
     receive(rank, 0, 1400, 2000)  # sent within the task: it came between 1400 and 2000
-    rank.event(Kind.B, 0, 0, 0, 0, 2000, 3000)
+    rank.measure(Kind.B, 0, 0, 2000, 3000, -1, 0, 0)
     receive(rank, 0, 1900, 3010)  # nothing had come at 2000: it took at least 100
     receive(rank, 0, 3005, 3012)  # nothing ran since: it took 7
     row = rank.row(0)
@@ -130,8 +128,8 @@ def test_a_message_that_came_while_nobody_looked_is_taken_to_have_come_half_way(
 def test_what_passes_between_two_ready_tasks_is_overhead() -> None:
     rank = meter(0, stages=1)
     for ready, start, end in ((0, 0, 10), (5, 13, 20), (15, 24, 30), (29, 80, 90)):  # the last had to wait for its turn
-        rank.event(Kind.F, 0, 0, 0, ready, start, end)
-    rank.event(Kind.B, 0, 0, 0, 95, 100, 110)  # came late: no overhead
+        rank.measure(Kind.F, 0, ready, start, end, -1, 0, 0)
+    rank.measure(Kind.B, 0, 95, 100, 110, -1, 0, 0)  # came late: no overhead
     report = read_rows(rank.row(1), stages=1)
     assert report is not None
     assert report.overhead == (3,)

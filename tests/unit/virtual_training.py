@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hpcpipe.events import FLAG_BACKWARD
-from hpcpipe.plan import Kind, Limits, Placement, Schedule
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Limits, Placement, Schedule
 from hpcpipe.simulate import CompiledSchedule
 from hpcpipe.tune import Chooser, Decision, Grouping, Meter, Settings, Space, StageMemory, make_space
 
@@ -90,13 +89,11 @@ class Training:
         for source, target, code, sent, arrived in result.messages[["source", "target", "code", "sent", "arrived"]]:
             task = compiled.task(code)
             flags = FLAG_BACKWARD * (task.kind is Kind.B)
-            self.meters[target].event(
-                Kind.RECV, 0, task.microbatch, 0, int(sent), 0, int(arrived), peer=int(source), nbytes=100, flags=flags
-            )
+            self.meters[target].measure(Kind.RECV, 0, int(sent), 0, int(arrived), int(source), 100, flags)
         for stage, rows in enumerate(result.rows):
             for start, end, code, _ in rows.tolist():
                 if code >= 0:
-                    self.meters[stage].event(compiled.task(code).kind, 0, 0, 0, start, start, end)
+                    self.meters[stage].measure(compiled.task(code).kind, 0, start, start, end, -1, 0, 0)
         for meter in self.meters:
             sums = [a + b for a, b in zip(sums, meter.row(int(result.step_ns)), strict=True)]
         return sums

@@ -21,8 +21,8 @@ from hpcpipe.analyze.summary import Batch, analysed
 from hpcpipe.analyze.whole_file import whole_file
 from hpcpipe.analyze.windows import StepChoice, Windows, make_windows
 from hpcpipe.analyze.words import NAME
-from hpcpipe.events import FLAG_BACKWARD, RankLog, RunLog
-from hpcpipe.plan import USEFUL, TimeClass
+from hpcpipe.events import RankLog, RunLog
+from hpcpipe.plan import FLAG_BACKWARD, USEFUL, TimeClass
 
 TRACK_TASKS, TRACK_COLLECTIVES, TRACK_STEPS = 1, 2, 3
 _TRACKS = {TRACK_TASKS: "tasks and waits", TRACK_COLLECTIVES: "collectives", TRACK_STEPS: "steps"}

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from hpcpipe.analyze.traces.layout import Layout
 from hpcpipe.analyze.traces.names import Role
 from hpcpipe.analyze.traces.read import Span, Trace
-from hpcpipe.events import FLAG_BACKWARD
-from hpcpipe.plan import Kind, Task, TimeClass
+from hpcpipe.plan import FLAG_BACKWARD, Kind, Task, TimeClass
 from hpcpipe.plan.check import needs
 
 
