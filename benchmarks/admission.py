@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp
 
+from flow_shop import johnson_order, neh_order
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -21,7 +22,6 @@ from schedules import CANDIDATES, UNIT_NS, USUAL, Candidate, Setting, fixed, rea
 from hpcpipe.plan import ADMISSIONS, Kind, Limits, Placement, Schedule, Task, admission_order
 from hpcpipe.plan.admission import peaked_order
 from hpcpipe.plan.draws import normal
-from hpcpipe.plan.flow_shop import johnson_order, neh_order
 from hpcpipe.simulate import Compute, Link, Lognormal, MicrobatchCost, Network, Steady, simulate_step
 from hpcpipe.simulate.admission import StashLimit, auto_admission, weighted_peaks
 

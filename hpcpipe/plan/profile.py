@@ -87,13 +87,6 @@ class Profile:
         """Return the ns that a stage works on one usual micro-batch."""
         return sum(map(sum, self.durations[stage]))
 
-    def with_chunks(self, chunks: int) -> "Profile":
-        """Return the profile of the same stages cut into another number of even chunks."""
-        if chunks == self.chunks:
-            return self
-        durations = tuple(tuple((max(1, sum(kind) // chunks),) * chunks for kind in stage) for stage in self.durations)
-        return Profile(durations, self.delay, self.factors, self.spread, self.delay_rms)
-
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:

@@ -1,18 +1,15 @@
 """A log read a few rows at a time gives what it gives at once; large logs are made by benchmarks/make_log.py."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from make_log import Size, make_log
 from synthetic_log import Pipeline, header, write_run
 
 from hpcpipe.analyze import frames, stream, summarize
 from hpcpipe.events import EventWriter, open_run
 from hpcpipe.plan import Kind, TimeClass
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from make_log import Size, make_log
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 from itertools import permutations, product
 
 import pytest
+from flow_shop import johnson_order, makespan, neh_order
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcpipe.plan.admission import ADMISSIONS, admission_order, peaked_order
-from hpcpipe.plan.flow_shop import johnson_order, makespan, neh_order
 
 COSTS = st.lists(st.sampled_from([0.5, 1.0, 1.0, 2.0, 7.25]), max_size=40)
 

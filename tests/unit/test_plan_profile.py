@@ -80,14 +80,6 @@ def test_rows_of_all_stages_make_the_profile_and_delays_count_by_messages():
     assert profile.of_microbatch(0) == 300
 
 
-def test_a_profile_can_be_cut_into_other_chunks():
-    one = Profile((((100,), (120,), (80,)),), delay=5, spread=0.2)
-    two = one.with_chunks(2)
-    assert two.durations == (((50, 50), (60, 60), (40, 40)),)
-    assert two.with_chunks(1) == one
-    assert one.with_chunks(1) is one
-
-
 @pytest.mark.parametrize(
     ("durations", "message"),
     [

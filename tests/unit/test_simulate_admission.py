@@ -4,12 +4,12 @@ from itertools import permutations
 from random import Random
 
 import pytest
+from flow_shop import makespan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpipe.plan import Kind, Limits, Placement, Schedule, Task, in_flight_caps, make_hint
 from hpcpipe.plan.admission import admission_order
-from hpcpipe.plan.flow_shop import makespan
 from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.simulate import Link, MicrobatchCost, Network, simulate_step
 from hpcpipe.simulate.admission import StashLimit, auto_admission, search_order, weighted_peaks
