@@ -13,6 +13,7 @@ from hpcpipe.bench.preempted_runs import Trace
 from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE
 from hpcpipe.bench.ranks import CannotRunError
 from hpcpipe.bench.tenant import Phase, bounds
+from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,9 +33,9 @@ def check(path: Path) -> None:
         Its suffix is of another kind, or its folder is not there.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise CannotRunError(f"{path}: the picture is a {' or '.join(SUFFIXES)} file")
+        raise CannotRunError(f"{path}: the picture is a {' or '.join(SUFFIXES)} file", ExitCode.INPUT)
     if not path.absolute().parent.is_dir():
-        raise CannotRunError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+        raise CannotRunError(f"{path}: there is no folder {path.absolute().parent}; make it first", ExitCode.INPUT)
 
 
 def draw(path: Path, traces: Mapping[tuple[str, str], Trace], phases: Sequence[Phase]) -> None:

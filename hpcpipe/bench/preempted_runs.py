@@ -100,13 +100,13 @@ def run_in_phases(
         try:
             began = _attend(process, run, other, sum(phase.seconds for phase in phases))
         except TimeoutError as error:
-            raise CannotRunError(f"{error}\n{_last_words(folder / 'output')}") from None
+            raise CannotRunError(f"{error}\n{_last_words(folder / 'output')}", ExitCode.RANK_FAILED) from None
         finally:
             process.kill()
             process.wait()
     if process.returncode != ExitCode.REQUEUE:
         ended = f"the ranks on the emulated hosts ended with exit code {process.returncode}"
-        raise CannotRunError(f"{ended}\n{_last_words(folder / 'output')}")
+        raise CannotRunError(f"{ended}\n{_last_words(folder / 'output')}", ExitCode.RANK_FAILED)
     return read_trace(run, began, phases, samples=samples, sample_bytes=sample_bytes)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcpipe.bench.table import BenchTable
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
+from hpcpipe.exit_code import ExitCode
 
 RESULT_VARIABLE = "HPCPIPE_BENCH_RESULT"
 """Tells the ranks of a benchmark where rank 0 is to write the table, for the process that started them."""
@@ -23,7 +24,11 @@ _LOOK_EVERY_S = 0.2
 
 
 class CannotRunError(RuntimeError):
-    """A benchmark that cannot run on this machine; the message says why and what to do."""
+    """A benchmark that cannot run here, or so; the message says why and what to do, `code` how the command ends."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.ENVIRONMENT) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def run_on_ranks(

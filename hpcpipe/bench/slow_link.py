@@ -21,6 +21,7 @@ from hpcpipe.bench.pipeline import TORCH, Case
 from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
 from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.simulate import Link, LinkMessages
 
@@ -83,7 +84,7 @@ def run(
         with pieces_passed_on(result, progress):
             code = hosts.run(HEAD, [*start, *command], mpiexec.environment() | environment)
         if code != 0 or not result.exists():
-            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}")
+            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}", ExitCode.RANK_FAILED)
         return BenchTable.from_json(json.loads(result.read_text()))
 
 

@@ -8,6 +8,7 @@ import click
 
 from hpcpipe.cli.analyze_files import Wanted, write_files
 from hpcpipe.cli.follow import follow
+from hpcpipe.cli.output_file import NamedPicture, OutputFile
 from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers
 from hpcpipe.exit_code import ExitCode
 
@@ -50,7 +51,7 @@ class StepRange(click.ParamType):
         return low, high
 
 
-FILE = click.Path(path_type=Path, dir_okay=False)
+FILE = OutputFile()
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -58,8 +59,8 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 @click.option(
-    "--plot", "pictures", multiple=True, metavar="[NAME:]FILE",
-    help="Draw a picture, .png or .svg; repeatable. NAME: gantt (if none is given), classes, steps, latency, ready, "
+    "--plot", "pictures", multiple=True, type=NamedPicture(), metavar="[NAME:]FILE",
+    help="Draw a picture, .png or .svg; repeatable. NAME: gantt (default), classes, steps, latency, ready, "
     "durations.",
 )  # fmt: skip
 @click.option("--what-if", "asked", multiple=True, metavar="WHAT", help=WHAT_IF_HELP)
@@ -74,7 +75,9 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Most TFLOP/s of one rank's device; adds the model FLOPs utilisation.",
 )  # fmt: skip
 @click.option("--follow", "following", is_flag=True, help="Look at a running job until it ends, every 2 s.")
-@click.option("--step", "steps", type=StepRange(), help="Only these steps, first and last included.")
+@click.option(
+    "--step", "steps", type=StepRange(), help="Only these steps, first and last included.", show_default="all"
+)
 def analyze(
     runs: tuple[Path, ...],
     as_json: bool,

@@ -26,7 +26,13 @@ def _epilog(*examples: str) -> str:
     return f"{PATH_HELP}\n\n\b\nExamples:\n{lines}\n"
 
 
-@click.group()
+@click.group(
+    epilog="\b\nExamples:\n"
+    "  hpcpipe checkpoint inspect runs/llama/latest\n"
+    "  hpcpipe checkpoint verify runs/llama/latest\n"
+    "  hpcpipe checkpoint export runs/llama/latest my-llama\n"
+    "  hpcpipe checkpoint COMMAND --help\n"
+)
 def checkpoint() -> None:
     """Look at checkpoints, check them, write them for other tools.
 
@@ -41,7 +47,7 @@ def checkpoint() -> None:
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--tensors", is_flag=True, help="List every tensor of the model.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def inspect(path: Path, tensors: bool, as_json: bool) -> None:
     """Say what checkpoints hold, by their manifests; files are not read."""
     from hpcpipe.checkpoint import CheckpointError, faults_of, read_manifest
@@ -67,7 +73,7 @@ def inspect(path: Path, tensors: bool, as_json: bool) -> None:
     epilog=_epilog("verify runs/llama/latest", "verify runs/llama/latest/checkpoints/step_00000100 --json"),
 )
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def verify(path: Path, as_json: bool) -> None:
     """Read every file and compare it with the hash in the manifest.
 
@@ -111,7 +117,8 @@ def verify(path: Path, as_json: bool) -> None:
 @click.option(
     "--names",
     type=click.Choice(["huggingface", "own"]),
-    help="What tensors are called (default: huggingface for kind gpt and llama, which transformers loads then).",
+    help="What tensors are called; with the names of Hugging Face, transformers loads the folder.",
+    show_default="huggingface for kind gpt and llama, else own",
 )
 def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None:
     """Write the newest model of PATH to FOLDER as model.safetensors and config.json.
@@ -148,7 +155,7 @@ def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--pipeline", type=click.IntRange(min=1), default=1, show_default=True, help="Stages.")
+@click.option("--pipeline", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
 @click.option("--data", type=click.IntRange(min=1), default=1, show_default=True, help="Replicas.")
 @click.option("--tensor", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor slices.")
 def reshape(path: Path, folder: Path, pipeline: int, data: int, tensor: int) -> None:

@@ -21,7 +21,14 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs"), help="Where runs will be written.")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    metavar="DIR",
+    show_default=True,
+    help="Where runs will be written.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def doctor(run_dir: Path, as_json: bool) -> None:
     """Check MPI, launcher, GPUs, files and clock; say what to do."""

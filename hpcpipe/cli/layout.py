@@ -3,9 +3,11 @@
 import sys
 from typing import TYPE_CHECKING
 
+from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from hpcpipe.cli.terminal import make_console
+from hpcpipe.cli.terminal import make_console, print_table, say
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.train import Layout
 from hpcpipe.train.batches import problem_of_records
@@ -43,11 +45,11 @@ def print_layout(job: "Job") -> None:
         sys.exit(ExitCode.INPUT)
     layout = Layout.of(job)
     chunks = layout.schedule.placement.chunks
-    table = Table(title=f"{job.run.name}: {job.parallel.ranks} ranks, nothing started")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     costs = [sum(layout.layers[i].cost for piece in stage for i in piece) for stage in layout.pieces]
     headings = ["stage", *(["layers", "parameters", "share of cost"] if layout.layers else [])]
     for heading in (*headings, "in flight at most" + (" (chunks)" if chunks > 1 else ""), "input stash MiB"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="left" if heading == "layers" else "right", no_wrap=True)
     for number, (stage, cost, bound) in enumerate(zip(layout.pieces, costs, layout.bounds, strict=True)):
         cells = [str(number)]
         if layout.layers:
@@ -55,9 +57,10 @@ def print_layout(job: "Job") -> None:
             cells += [names, f"{layout.num_parameters(number):,}", f"{cost / sum(costs):.1%}"]
         table.add_row(*cells, str(bound), f"{bound * layout.boundary_bytes / 2**20:.1f}")
     console = make_console()
-    console.print(table)
+    console.print(Text(f"{job.run.name}: {job.parallel.ranks} ranks, nothing started", style="bold"))
+    print_table(console, table)
     for notice in layout.notices:
-        console.print(f"note: {notice}", highlight=False, markup=False)
+        say(f"note: {notice}")
 
 
 def _names(layout: Layout, piece: range) -> str:

@@ -108,7 +108,18 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-EXIT_CODES = """\b
+EPILOG = """\b
+Examples:
+  hpcpipe validate jobs/quickstart.toml
+  hpcpipe run jobs/quickstart.toml
+  hpcpipe analyze runs/quickstart/latest
+  hpcpipe COMMAND --help
+
+\b
+Completion, for bash, zsh or fish:
+  eval "$(_HPCPIPE_COMPLETE=bash_source hpcpipe)"
+
+\b
 Exit codes:
   0  done                    4  a rank failed
   1  internal error          5  the training diverged
@@ -122,7 +133,7 @@ Exit codes:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from rich import box
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from hpcpipe.analyze.prediction import Prediction
 from hpcpipe.analyze.words import NAME, SHORT
-from hpcpipe.cli.terminal import make_console, width_of
+from hpcpipe.cli.terminal import fullest, make_console, print_notes, print_table
 from hpcpipe.plan import USEFUL, TimeClass
 
 _COLUMNS = 5
@@ -25,23 +24,20 @@ def print_predictions(
     title.stylize("bold")
     console.print(title)
     rows = shown if any(each.name == baseline.name for each in shown) else [*shown, baseline]
-    lost = _worst(rows)
-    table = _table(rows, lost, baseline)
-    while len(lost) > 1 and width_of(table, console) > console.width:  # the least of the losses goes first
-        lost = sorted(sorted(lost, key=lambda each: -_sum(rows, each))[:-1])
-        table = _table(rows, lost, baseline)
-    console.print(table)
+    worst = _worst(rows)
+    print_table(console, fullest(lambda most: _table(rows, sorted(worst[:most]), baseline), len(worst), console))
     console.print("speed is over fixed 1f1b; stash is the most micro-batches that a stage holds, MiB their activations")
     for each in rows:
         if each.critical_path:
             parts = [f"{share:.0%} {kind}" for kind, share in list(each.critical_path.items())[:_COLUMNS]]
-            console.print(Text(f"critical path of {each.name}: {', '.join(parts)}", style="dim"))
+            console.print(Text(f"critical path of {each.name}: {', '.join(parts)}".replace("_", " "), style="dim"))
     if error is not None:
         assumptions = [
             *assumptions,
             f"simulated under its own schedule, that run's steps are off by {error:.2%} (median)",
         ]
-    console.print(Padding(Text("\n".join(f"- {each}" for each in assumptions)), (1, 0, 0, 0)))
+    console.print()
+    print_notes(console, assumptions, style="")
 
 
 def _table(rows: Sequence[Prediction], lost: Sequence[TimeClass], baseline: Prediction) -> Table:
@@ -66,9 +62,9 @@ def _table(rows: Sequence[Prediction], lost: Sequence[TimeClass], baseline: Pred
 
 
 def _worst(rows: Sequence[Prediction]) -> list[TimeClass]:
-    """Return the classes in which most time is lost, in the order of the classes."""
+    """Return the classes in which most time is lost, the most first."""
     worst = sorted((each for each in rows[0].classes if each not in USEFUL), key=lambda each: -_sum(rows, each))
-    return sorted(each for each in worst[:_COLUMNS] if _sum(rows, each))
+    return [each for each in worst[:_COLUMNS] if _sum(rows, each)]
 
 
 def _sum(rows: Sequence[Prediction], each: TimeClass) -> int:

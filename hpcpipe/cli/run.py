@@ -21,9 +21,11 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Change one value; repeatable.")
-@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Ranks to start; the product of [parallel].")
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the run here, not to runs/NAME/ID."
+    "-n", "--ranks", type=click.IntRange(min=1), help="Ranks to start.", show_default="the product of [parallel]"
+)
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), metavar="DIR", help="Write the run here.", show_default="runs/NAME/ID"
 )
 @click.option(
     "--replay",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from hpcpipe.cli.output_file import PICTURE, OutputFile
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -34,18 +35,29 @@ COMPARE_HELP = (
 @click.option("--compare", metavar="LIST", default="", help=COMPARE_HELP)
 @click.option("--from", "run", type=click.Path(path_type=Path), metavar="RUN", help="Take times from a run's log.")
 @click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), help="Another number of ranks: a longer or shorter pipeline."
+    "-n",
+    "--ranks",
+    type=click.IntRange(min=1),
+    help="Another number of ranks: a longer or shorter pipeline.",
+    show_default="the job's",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=6, show_default=True, help="Steps to simulate.")
-@click.option("--tflops", type=click.FloatRange(min=0, min_open=True), help="Achieved TFLOP/s of a rank [100].")
-@click.option("--gbit", type=click.FloatRange(min=0, min_open=True), help="Gbit/s of a link, each way [100].")
-@click.option("--latency-us", type=click.FloatRange(min=0), help="Latency of a message in µs [5].")
 @click.option(
-    "--agreement-us", type=click.FloatRange(min=0), help="What tensor slices take to agree on a task in µs [0]."
+    "--tflops", type=click.FloatRange(min=0, min_open=True), help="Achieved TFLOP/s of a rank.", show_default="100"
+)
+@click.option(
+    "--gbit", type=click.FloatRange(min=0, min_open=True), help="Gbit/s of a link, each way.", show_default="100"
+)
+@click.option("--latency-us", type=click.FloatRange(min=0), help="Latency of a message in µs.", show_default="5")
+@click.option(
+    "--agreement-us",
+    type=click.FloatRange(min=0),
+    help="What tensor slices take to agree on a task in µs.",
+    show_default="0",
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=OutputFile(PICTURE),
     metavar="FILE",
     help="Draw a Gantt chart of each schedule (.png or .svg).",
 )

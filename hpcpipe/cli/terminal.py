@@ -1,8 +1,21 @@
-"""The terminal at the other end of stdout, also where that is the launcher's pipe."""
+"""The terminal at the other end of stdout or stderr: its width, and how sentences, tables and progress fit it.
+
+It must not know what is said. A run's rank 0 writes to the launcher's pipe and is told of the terminal behind it.
+"""
 
 import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from textwrap import fill
+from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
 COLUMNS_VARIABLE = "HPCPIPE_TERMINAL_COLUMNS"
 """Set for the ranks by the process that starts them when its output is a terminal: rank 0 writes to it by a pipe."""
@@ -26,6 +39,96 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(width=100, stderr=stderr)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print sentences: on a terminal folded between words, paths whole; in a file a line each."""
+    stream = sys.stderr if err else sys.stdout
+    print(fold(text, stream), file=stream, flush=True)
+
+
+def fold(text: str, stream: TextIO, *, indent: str = "") -> str:
+    """Return text whose lines fit the terminal of a stream, the further ones indented; in a file it stays as it is."""
+    columns = _columns_of(stream)
+    if columns is None:
+        return text
+    return "\n".join(_fill(line, columns, indent) for line in text.split("\n"))
+
+
+def _fill(line: str, columns: int, indent: str = "") -> str:
+    return fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _columns_of(stream: TextIO) -> int | None:
+    if columns := os.environ.get(COLUMNS_VARIABLE):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def working(words: str) -> Iterator[Callable[[str], object]]:
+    """Show on a terminal what is being done as long as it lasts; yield what is told of the next piece of it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with make_console(stderr=True).status(words) as status:
+        yield status.update
+
+
+def print_notes(console: Console, notes: Sequence[str], *, style: str = "dim") -> None:
+    """Print a list of sentences, further lines below the words of the first."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for note in notes:
+        grid.add_row(Text("-", style=style), Text(note, style=style))
+    console.print(grid)
+
+
 def width_of(table: RenderableType, console: Console) -> int:
     """Return the columns that a table wants where it need not fold or cut anything."""
     return console.measure(table, options=console.options.update(width=_UNLIMITED)).maximum
+
+
+def fullest(build: Callable[[int], Table], most: int, console: Console) -> Table:
+    """Return `build(n)` for the largest n up to `most` that has room, and at least 1."""
+    for number in range(most, 1, -1):
+        table = build(number)
+        if width_of(table, console) <= console.width:
+            return table
+    return build(1)
+
+
+def print_table(console: Console, table: Table, *, keys: int = 1) -> None:
+    """Print a table with every cell whole.
+
+    Where it is wider than the terminal its headings are folded between words; where that is not enough it is printed
+    in pieces, each with the first `keys` columns. A file has room for any table.
+    """
+    if not console.is_terminal:
+        console.print(table, width=max(console.width, width_of(table, console)))
+        return
+    if width_of(table, console) > console.width:
+        for column in table.columns:
+            heading = str(column.header)
+            words = [*heading.split(), *(line for cell in column.cells for line in str(cell).splitlines())]
+            column.header = _fill(heading, max(map(cell_len, words), default=1))
+            column.no_wrap = True
+    for piece in _pieces(table, console, keys):
+        console.print(piece)
+
+
+def _pieces(table: Table, console: Console, keys: int) -> Iterator[Table]:
+    chosen = table.columns[:keys]
+    for column in table.columns[keys:]:
+        if len(chosen) > keys and width_of(_with(table, [*chosen, column]), console) > console.width:
+            yield _with(table, chosen)
+            chosen = table.columns[:keys]
+        chosen = [*chosen, column]
+    yield _with(table, chosen)
+
+
+def _with(table: Table, columns: Sequence[Column]) -> Table:
+    """Return the table with some of its columns."""
+    piece = copy(table)
+    piece.columns = [replace(column, _index=index) for index, column in enumerate(columns)]
+    return piece

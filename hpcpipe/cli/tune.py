@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcpipe.cli.output_file import PICTURE, OutputFile
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ _KFKB = ('schedule.hint="kfkb"', 'schedule.in_flight="equal-memory"', 'schedule.
 @click.command(epilog=EXAMPLES)
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="TABLE.KEY=VALUE", help="Change one value; repeatable.")
-@click.option("--memory-limit", metavar="SIZE", help='Most that a rank may hold, such as "8 GiB" [that of the job].')
+@click.option(
+    "--memory-limit", metavar="SIZE", help='Most that a rank may hold, such as "8 GiB".', show_default="the job's"
+)
 @click.option(
     "--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Steps of a run that are measured."
 )
@@ -40,12 +43,18 @@ _KFKB = ('schedule.hint="kfkb"', 'schedule.in_flight="equal-memory"', 'schedule.
     "--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Runs of each of the best, in turn."
 )
 @click.option("--only-k", is_flag=True, help="Keep the micro-batch size of the job.")
-@click.option("--write", is_flag=True, help="Write the best into a copy of the job file, JOB.tuned.toml.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Name of that copy; implies --write.")
+@click.option("--write", is_flag=True, help="Write the best into a copy of the job file.")
+@click.option(
+    "--output",
+    type=OutputFile(),
+    metavar="FILE",
+    help="Name of that copy; implies --write.",
+    show_default="JOB.tuned.toml",
+)
 @click.option("--force", is_flag=True, help="Write over a copy that is there.")
 @click.option("--why", is_flag=True, help="Say why the others were left out.")
 @click.option("--all", "everything", is_flag=True, help="Show all candidates, and with --why all others.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the candidates (.png or .svg).")
+@click.option("--plot", type=OutputFile(PICTURE), metavar="FILE", help="Draw the candidates (.png or .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def tune(
     job_file: Path,
@@ -72,7 +81,6 @@ def tune(
     from hpcpipe.cluster import environment
     from hpcpipe.tune import NoGroupingFitsError
     from hpcpipe.tune.offline import CannotTuneError
-    from hpcpipe.tune.picture import SUFFIXES
 
     if environment.world() is not None:
         _refuse("this starts the job's ranks by itself; start it without srun or mpiexec, in the job's allocation")
@@ -81,8 +89,6 @@ def tune(
     target = _target(job_file, output) if write or output is not None else None
     if target is not None and target.exists() and not force:
         _refuse(f"{target} is there already; choose another --output, or --force to write over it")
-    if plot is not None and plot.suffix.lower() not in SUFFIXES:
-        _refuse(f"{plot}: cannot draw a {plot.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}")
     try:
         space = _space(job, only_k=only_k)
         tuning = _tune(job, space, steps=steps, runs=runs, rounds=rounds)

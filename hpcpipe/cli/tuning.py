@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 from rich import box
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.cli.terminal import make_console
+from hpcpipe.cli.terminal import make_console, print_notes, print_table
 from hpcpipe.job import Job
 from hpcpipe.job.tune import show_bytes
 from hpcpipe.tune import Pruned, batch_of
@@ -47,7 +46,7 @@ def print_tuning(job: Job, tuning: Tuning, *, why: bool, everything: bool) -> No
             "" if line.measured_ns is None or not first else f"{first / line.measured_ns:.3f}x",
             style="bold" if grouping == tuning.best else "" if line.measured_ns is not None else "dim",
         )
-    console.print(table)
+    print_table(console, table, keys=2)
     best = tuning.line(tuning.best)
     console.print(f"best: {tuning.best}, {show_bytes(max(best.candidate.peak_bytes))} on the fullest rank")
     notes = ["b: samples of a micro-batch; in flight: of the first to the last stage; memory: the fullest rank"]
@@ -58,7 +57,7 @@ def print_tuning(job: Job, tuning: Tuning, *, why: bool, everything: bool) -> No
         )
     if not why:
         notes.append(f"{len(tuning.pruned)} others were left out; --why says why")
-    console.print(Padding(Text("\n".join(f"- {note}" for note in notes), style="dim"), 0))
+    print_notes(console, notes)
     if why:
         _print_reasons(tuning.pruned, everything=everything)
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
+
+from hpcpipe.cli.terminal import fullest, make_console, print_notes, print_table
 
 if TYPE_CHECKING:
     from hpcpipe.analyze.what_if import Question, WhatIf
     from hpcpipe.analyze.windows import StepChoice
     from hpcpipe.events import RunLog
+    from hpcpipe.plan import TimeClass
 
 WHAT_IF_HELP = (
     "Simulate the recorded times otherwise; repeatable. HINT, and after commas a cap (1f1b, 2x, 6), k=N, fixed or "
@@ -27,7 +28,6 @@ def answer(run: "RunLog", questions: "Sequence[Question]", steps: "StepChoice") 
     from rich.progress import Progress
 
     from hpcpipe.analyze.what_if import what_if
-    from hpcpipe.cli.terminal import make_console
 
     with Progress(console=make_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("simulating", total=None)
@@ -36,7 +36,6 @@ def answer(run: "RunLog", questions: "Sequence[Question]", steps: "StepChoice") 
 
 def print_answers(console: Console, found: "WhatIf") -> None:
     """Print a row an answer below the run as it was recorded and as it is simulated."""
-    from hpcpipe.analyze.words import NAME, SHORT
     from hpcpipe.plan import USEFUL
 
     predictions = [found.own, *(each.prediction for each in found.answers)]
@@ -45,7 +44,19 @@ def print_answers(console: Console, found: "WhatIf") -> None:
         for each in found.own.classes
         if each not in USEFUL
     }
-    causes = sorted(sorted(lost, key=lambda each: -lost[each])[:_CAUSES])
+    worst = sorted((each for each in lost if lost[each]), key=lambda each: -lost[each])[:_CAUSES]
+    print_table(console, fullest(lambda most: _table(found, sorted(worst[:most])), len(worst), console))
+    lines = ["speed is over the simulated run itself; held: micro-batches that a stage holds at most"]
+    if found.own_error is not None:
+        lines.append(f"the simulation of the run itself is off by {found.own_error:.2%} a step (median)")
+    print_notes(console, [*lines, *found.assumptions])
+    console.print()
+
+
+def _table(found: "WhatIf", causes: "Sequence[TimeClass]") -> Table:
+    from hpcpipe.analyze.words import NAME, SHORT
+
+    predictions = [found.own, *(each.prediction for each in found.answers)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="")
     table.title = "what if: the recorded times simulated again"
     table.add_column("", overflow="fold")
@@ -66,9 +77,4 @@ def print_answers(console: Console, found: "WhatIf") -> None:
             f"{max(each.peak_stash):g}",
             style="bold" if each.step_ns == fastest else "",
         )
-    console.print(table)
-    lines = ["speed is over the simulated run itself; held: micro-batches that a stage holds at most"]
-    if found.own_error is not None:
-        lines.append(f"the simulation of the run itself is off by {found.own_error:.2%} a step (median)")
-    lines += found.assumptions
-    console.print(Padding(Text("\n".join(f"- {line}" for line in lines), style="dim"), (0, 0, 1, 0)))
+    return table

@@ -19,6 +19,7 @@ from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts, missing
 from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
 from hpcpipe.cluster.mpiexec import MISSING, Mpiexec, find_mpiexec
+from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from hpcpipe.runtime import World
@@ -53,9 +54,11 @@ def run(
     names = list(models) or list(QUICK_MODELS if quick else (*MODELS, REAL))
     for given, known in ((rates, RATES), (names, (*MODELS, REAL))):
         if unknown := [name for name in given if name not in known]:
-            raise CannotRunError(f"{', '.join(unknown)} is not known here; known are {', '.join(known)}")
+            raise CannotRunError(
+                f"{', '.join(unknown)} is not known here; known are {', '.join(known)}", ExitCode.INPUT
+            )
     if ranks < 2:
-        raise CannotRunError("gradients are summed between two ranks at least: take --ranks 2 or more")
+        raise CannotRunError("gradients are summed between two ranks at least: take --ranks 2 or more", ExitCode.INPUT)
     if RESULT_VARIABLE in os.environ:
         work = partial(_work, steps, rates[0], names, quick)
         return run_on_ranks(NAME, work, ranks=ranks, words=[], progress=progress)
@@ -80,7 +83,7 @@ def _on_hosts(mpiexec: Mpiexec, ranks: int, rate: str, words: list[str], progres
         with pieces_passed_on(result, progress):
             code = hosts.run(HEAD, [*start, *command], mpiexec.environment() | environment)
         if code != 0 or not result.exists():
-            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}")
+            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}", ExitCode.RANK_FAILED)
         return BenchTable.from_json(json.loads(result.read_text()))
 
 
