@@ -274,7 +274,7 @@ def _what_varies_is_there(job: Job, _: int | None) -> Iterator[Problem]:
 def _a_fixed_order_has_the_slots_that_it_fills(job: Job, _: int | None) -> Iterator[Problem]:
     """Refuse slots that a fixed order fills before the backward that gives one back: it would wait for ever."""
     slots, stages, hint = job.comm.slots, job.parallel.pipeline, job.schedule.hint
-    if job.schedule.dispatch != "fixed" or isinstance(slots, str) or stages == 1 or hint in RULES:
+    if job.schedule.dispatch != "fixed" or isinstance(slots, str) or stages == 1 or _problems_of_sizes(job):
         return
     filled = max(job.peaks().stash[1 if job.chunks == 1 else 0 :])  # with one chunk stage 0 receives no activations
     if slots < filled:

@@ -205,6 +205,17 @@ def test_a_cap_that_is_known_to_be_slow_is_a_warning_with_its_place_and_no_fault
     assert "warning: in_flight = 2" in result.stderr
 
 
+def test_slots_hide_no_other_fault_of_a_fixed_order(tmp_path: Path) -> None:
+    faults = faults_of(
+        emulated(tmp_path), "schedule.hint=zbv", "schedule.dispatch=fixed", "parallel.chunks=3", "comm.slots=2"
+    )
+    assert [fault.key for fault in faults] == ["parallel.chunks"]
+    faults = faults_of(
+        emulated(tmp_path), "schedule.hint=kfkb", "schedule.dispatch=fixed", "schedule.k=9", "comm.slots=2"
+    )
+    assert [fault.key for fault in faults] == ["schedule.k"]
+
+
 def test_slots_that_others_than_the_oldest_micro_batch_could_fill_are_refused(tmp_path: Path) -> None:
     """Stage 0 may have 2 in flight and stage 1 stash 2 besides, so 4 of its activations may lie at stage 1."""
     job = emulated(tmp_path)
