@@ -1,5 +1,6 @@
 """Somebody else speaks for a rank that MPI ends at its start, or that waits there for ever."""
 
+import os
 import subprocess
 import sys
 
@@ -30,3 +31,10 @@ def test_what_is_said_of_a_start_is_what_became_of_it(what: str, patience_s: flo
     command = [sys.executable, "-c", CODE, what, str(patience_s)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines() == said
+
+
+def test_nothing_wrong_is_said_where_the_path_leads_to_no_tools() -> None:
+    command = [sys.executable, "-c", CODE, "well", "60"]
+    environ = {**os.environ, "PATH": "/nowhere"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines() == ["it works"]
