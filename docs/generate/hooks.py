@@ -3,6 +3,7 @@
 It loads nothing from anywhere; a page that cannot be made ends the build.
 """
 
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,8 @@ import job_file
 import hpcpipe
 
 _TEMPORARY = TemporaryDirectory(prefix="hpcpipe-docs-")
+_PERCENT = re.compile(r"(?<=\d) %")
+_PICTURE = re.compile(r'(<img [^>]*src="([^"]+\.svg)"[^>]*>)')
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -56,6 +59,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Let links to job files, which lie beside docs/ in the source tree, lead to those of the site."""
     above = "../" * page.file.src_uri.count("/")
     return markdown.replace(f"]({above}../jobs/", f"]({above}jobs/")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a click on a picture show it alone, in its full size, and keep figures and their percent signs together."""
+    return _PERCENT.sub("\N{NO-BREAK SPACE}%", _PICTURE.sub(r'<a class="picture" href="\2">\1</a>', html))
 
 
 def _formula(source: str, *_: Any, **__: Any) -> str:
