@@ -67,4 +67,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _formula(source: str, *_: Any, **__: Any) -> str:
-    return f'<div class="formula">{convert(source, display="block")}</div>'
+    """Return a formula as MathML; what the converter does not know it would leave as it is."""
+    math = convert(source, display="block")
+    assert "\\" not in math, f"not converted: {source}"
+    return f'<div class="formula">{math}</div>'
