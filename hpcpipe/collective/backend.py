@@ -107,7 +107,7 @@ class OnGpu:
     ) -> None:
         self._gpu, self._compute, self._gpu_aware, self._nccl = gpu, compute, gpu_aware, nccl
         self.device = device
-        self._kernels = make_kernels(device) if kernels is None else kernels
+        self._kernels = make_kernels() if kernels is None else kernels
         self._side: Any = None
         self._groups: dict[Group, Any] = {}
 

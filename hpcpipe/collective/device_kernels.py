@@ -3,6 +3,7 @@
 It enqueues on the stream that it is given and never waits; it knows no MPI.
 """
 
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -25,14 +26,22 @@ MOST_SOURCES, MOST_PARTS, TILE, THREADS = 256, 200, 4096, 256
 
 SOURCES = np.dtype([("at", "<u8", MOST_SOURCES), ("count", "<u8")])
 PARTS = np.dtype([("at", "<u8", MOST_PARTS), ("begin", "<u8", MOST_PARTS + 1), ("count", "<u8")])
-_BLOCKS_A_PROCESSOR = 8
+_MOST_BLOCKS = 2**31 - 1
+"""In CUDA's first dimension; kernels go on with what fewer blocks have left."""
 
 
 class Kernels(Protocol):
     """Sums and copies on a stream. Tensors are contiguous and, of one call, on one device; they stay until it is done.
 
-    They round as the native module does: to nearest even, 16-bit types added in fp32.
+    They round as the native module does: to nearest even, 16-bit types added in fp32, denormals kept.
+
+    Attributes
+    ----------
+    instead_of
+        Why faster ones are not used; empty if they are.
     """
+
+    instead_of: str
 
     def add(self, into: torch.Tensor, sources: Sequence[torch.Tensor], stream: Any) -> None:
         """Write (sources[0] + sources[1]) + ... into `into`, which may be one of the two or more, rounded once."""
@@ -80,17 +89,19 @@ def parts_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:
 class CupyKernels:
     """Kernels that NVRTC makes of kernels.cu at their first use, a second or so each; cupy keeps them on disk.
 
-    A list of tensors is packed by one kernel, or by one for every 200.
+    A list of tensors is packed by one kernel, or by one for every 200. The first is made at once: what is missing shows
+    before anything has begun.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    instead_of = ""
+
+    def __init__(self) -> None:
         import cupy
 
         self._cupy = cupy
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._most_blocks = _BLOCKS_A_PROCESSOR * processors
         self._made: dict[str, Any] = {}
         self._streams: dict[int, Any] = {}
+        self._kernel("add_two_Float32", add_line("add_two_Float32", "Float32", many=False)).compile()
 
     def add(self, into: torch.Tensor, sources: Sequence[torch.Tensor], stream: Any) -> None:
         """Write the sum of the sources into `into`, in their order."""
@@ -139,11 +150,17 @@ class CupyKernels:
         if number not in self._streams:
             self._streams[number] = self._cupy.cuda.Stream.from_external(_CudaStream(stream))
         with self._streams[number]:
-            kernel((max(1, min(blocks, self._most_blocks)),), (THREADS,), arguments)
+            kernel((max(1, min(blocks, _MOST_BLOCKS)),), (THREADS,), arguments)
 
 
 class TorchKernels:
-    """The same with torch's kernels: several for a sum of 16-bit types, and one for every tensor that is packed."""
+    """The same with torch's kernels: several for a sum of 16-bit types, and one for every tensor that is packed.
+
+    `instead_of` says why cupy's are not used.
+    """
+
+    def __init__(self, instead_of: str = "") -> None:
+        self.instead_of = instead_of
 
     def add(self, into: torch.Tensor, sources: Sequence[torch.Tensor], stream: Any) -> None:
         """Write the sum of the sources into `into`, in their order."""
@@ -174,9 +191,19 @@ class TorchKernels:
                 at += tensor.numel()
 
 
-def make_kernels(device: torch.device) -> Kernels:
-    """Return the kernels for a GPU: cupy's where it is installed."""
-    return TorchKernels() if find_spec("cupy") is None else CupyKernels(device)
+def make_kernels() -> Kernels:
+    """Return the kernels for the current GPU: cupy's where it is installed and works, with a warning where it does not.
+
+    torch's give the same bits.
+    """
+    if find_spec("cupy") is None:
+        return TorchKernels("cupy is not installed")
+    try:
+        return CupyKernels()
+    except Exception as error:  # of its many kinds: a library that is missing, of another CUDA, or a cache without room
+        why = f"cupy does not work here ({' '.join(str(error).split())[:300] or type(error).__name__})"
+        warnings.warn(f"gradient buckets are packed and summed by torch's kernels, because {why}", stacklevel=2)
+        return TorchKernels(why)
 
 
 def runs(tensors: Sequence[torch.Tensor]) -> list[tuple[str, list[torch.Tensor]]]:

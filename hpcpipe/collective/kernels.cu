@@ -7,6 +7,49 @@ typedef unsigned short hpcpipe_u16;
 typedef unsigned int hpcpipe_u32;
 typedef unsigned long long hpcpipe_u64;
 
+// Sums and conversions of floats that keep denormals, also where NVRTC is told to flush them to zero, as cupy tells it.
+#ifdef __CUDA_ARCH__
+static __device__ float added(float a, float b) {
+  float sum;
+  asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+  return sum;
+}
+
+static __device__ float narrowed(double value) {
+  float result;
+  asm("cvt.rn.f32.f64 %0, %1;" : "=f"(result) : "d"(value));
+  return result;
+}
+
+static __device__ double widened(float value) {
+  double result;
+  asm("cvt.f64.f32 %0, %1;" : "=d"(result) : "f"(value));
+  return result;
+}
+#else
+static float added(float a, float b) { return a + b; }
+static float narrowed(double value) { return static_cast<float>(value); }
+static double widened(float value) { return value; }
+#endif
+
+static __device__ double added(double a, double b) { return a + b; }
+
+// A number in the type that another one is summed in.
+template <typename Sum>
+struct As;
+
+template <>
+struct As<float> {
+  static __device__ float of(float value) { return value; }
+  static __device__ float of(double value) { return narrowed(value); }
+};
+
+template <>
+struct As<double> {
+  static __device__ double of(float value) { return widened(value); }
+  static __device__ double of(double value) { return value; }
+};
+
 // How one number of each type becomes a float (or double) and back, to nearest even: as native/numbers.hpp does it.
 struct Float32 {
   typedef float Stored;
@@ -95,15 +138,15 @@ static __device__ void add_two(void* into_at, const void* a_at, const void* b_at
       Many sum0, sum1;
 #pragma unroll
       for (int k = 0; k < count; ++k) {
-        sum0.at[k] = N::store(N::load(x0.at[k]) + N::load(y0.at[k]));
-        sum1.at[k] = N::store(N::load(x1.at[k]) + N::load(y1.at[k]));
+        sum0.at[k] = N::store(added(N::load(x0.at[k]), N::load(y0.at[k])));
+        sum1.at[k] = N::store(added(N::load(x1.at[k]), N::load(y1.at[k])));
       }
       out[i] = sum0;
       if (second) out[j] = sum1;
     }
     done = vectors * count;
   }
-  for (hpcpipe_u64 i = done + first; i < length; i += stride) into[i] = N::store(N::load(a[i]) + N::load(b[i]));
+  for (hpcpipe_u64 i = done + first; i < length; i += stride) into[i] = N::store(added(N::load(a[i]), N::load(b[i])));
 }
 
 #define HPCPIPE_MOST_SOURCES 256
@@ -136,7 +179,7 @@ static __device__ void add_many(void* into_at, const Sources& sources, hpcpipe_u
       for (hpcpipe_u64 s = 1; s < sources.count; ++s) {
         const Many next = reinterpret_cast<const Many*>(sources.at[s])[i];
 #pragma unroll
-        for (int k = 0; k < count; ++k) sum[k] += N::load(next.at[k]);
+        for (int k = 0; k < count; ++k) sum[k] = added(sum[k], N::load(next.at[k]));
       }
       Many result;
 #pragma unroll
@@ -147,25 +190,39 @@ static __device__ void add_many(void* into_at, const Sources& sources, hpcpipe_u
   }
   for (hpcpipe_u64 i = done + first; i < length; i += stride) {
     Sum sum = N::load(reinterpret_cast<const Stored*>(sources.at[0])[i]);
-    for (hpcpipe_u64 s = 1; s < sources.count; ++s) sum += N::load(reinterpret_cast<const Stored*>(sources.at[s])[i]);
+    for (hpcpipe_u64 s = 1; s < sources.count; ++s) {
+      sum = added(sum, N::load(reinterpret_cast<const Stored*>(sources.at[s])[i]));
+    }
     into[i] = N::store(sum);
   }
 }
 
 template <typename Into, typename From, bool adds>
 static __device__ typename Into::Stored transferred(typename Into::Stored old, typename From::Stored from) {
-  const typename Into::Sum value = static_cast<typename Into::Sum>(From::load(from));
-  return Into::store(adds ? Into::load(old) + value : value);
+  const typename Into::Sum value = As<typename Into::Sum>::of(From::load(from));
+  return Into::store(adds ? added(Into::load(old), value) : value);
+}
+
+// One vector of numbers written, or added, to another.
+template <typename Into, typename From, bool adds, typename ManyInto, typename ManyFrom>
+static __device__ ManyInto transferred_many(const ManyInto& old, const ManyFrom& from) {
+  ManyInto into;
+#pragma unroll
+  for (int k = 0; k < static_cast<int>(sizeof(from.at) / sizeof(from.at[0])); ++k) {
+    into.at[k] = transferred<Into, From, adds>(old.at[k], from.at[k]);
+  }
+  return into;
 }
 
 // A block's threads write, or add, `length` numbers of one type to those of another: some until `into` is aligned, then
-// vectors if `from` is aligned there too, then the rest.
+// vectors if `from` is aligned there too, of which each thread has several on their way at a time, then the rest.
 template <typename Into, typename From, bool adds>
 static __device__ void transfer(typename Into::Stored* into, const typename From::Stored* from, hpcpipe_u64 length) {
   typedef typename Into::Stored IntoStored;
   typedef typename From::Stored FromStored;
   constexpr int widest = sizeof(IntoStored) > sizeof(FromStored) ? sizeof(IntoStored) : sizeof(FromStored);
   constexpr int count = 16 / widest;
+  constexpr int at_a_time = count == 8 ? 2 : 4;  // with 256 threads no more than a tile has
   typedef Vector<IntoStored, count> ManyInto;
   typedef Vector<FromStored, count> ManyFrom;
   const hpcpipe_u64 first = threadIdx.x, stride = blockDim.x;
@@ -177,14 +234,24 @@ static __device__ void transfer(typename Into::Stored* into, const typename From
     const hpcpipe_u64 vectors = (length - head) / count;
     ManyInto* out = reinterpret_cast<ManyInto*>(into + head);
     const ManyFrom* in = reinterpret_cast<const ManyFrom*>(from + head);
-    for (hpcpipe_u64 i = first; i < vectors; i += stride) {
-      const ManyFrom values = in[i];
-      ManyInto result = adds ? out[i] : ManyInto();
+    hpcpipe_u64 i = first;
+    for (; i + (at_a_time - 1) * stride < vectors; i += at_a_time * stride) {
+      ManyFrom values[at_a_time];
+      ManyInto results[at_a_time];
 #pragma unroll
-      for (int k = 0; k < count; ++k) {
-        result.at[k] = transferred<Into, From, adds>(result.at[k], values.at[k]);
+      for (int k = 0; k < at_a_time; ++k) {
+        values[k] = in[i + k * stride];
+        results[k] = adds ? out[i + k * stride] : ManyInto();
       }
-      out[i] = result;
+#pragma unroll
+      for (int k = 0; k < at_a_time; ++k) {
+        out[i + k * stride] = transferred_many<Into, From, adds>(results[k], values[k]);
+      }
+    }
+    for (; i < vectors; i += stride) {
+      const ManyFrom values = in[i];
+      const ManyInto old = adds ? out[i] : ManyInto();
+      out[i] = transferred_many<Into, From, adds>(old, values);
     }
     done = head + vectors * count;
   }

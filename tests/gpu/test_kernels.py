@@ -15,7 +15,7 @@ LENGTHS = [0, 1, 7, 8, 4099, 1 << 20, (1 << 22) + 13]
 
 @pytest.fixture(params=[pytest.param("cupy", marks=NEEDS_CUPY), "torch"])
 def kernels(request):
-    return CupyKernels(torch.device("cuda", 0)) if request.param == "cupy" else TorchKernels()
+    return CupyKernels() if request.param == "cupy" else TorchKernels()
 
 
 @pytest.fixture
@@ -49,6 +49,35 @@ def test_sums_have_the_bits_of_the_cpu(kernels, stream, dtype, count):
         kernels.add(sources[-1], sources, stream)
         stream.synchronize()
         assert torch.equal(sources[-1].cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_numbers_of_every_pattern_are_added_as_on_the_cpu(kernels, stream, dtype):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    other = every.flip(0).contiguous()
+    expected = (every.float() + other.float()).to(dtype)
+    sources, into = [every.cuda(), other.cuda()], torch.empty(len(every), dtype=dtype, device="cuda")
+    torch.cuda.synchronize()
+    kernels.add(into, sources, stream)
+    stream.synchronize()
+    found = into.cpu()
+    same = (found.view(torch.int16) == expected.view(torch.int16)) | (found.isnan() & expected.isnan())
+    assert same.all()
+
+
+def test_denormal_numbers_are_not_flushed_to_zero(kernels, stream):
+    """cupy tells NVRTC to flush them in fp32; the kernels do not listen."""
+    least = 2.0**-149
+    sources = [torch.full((1000,), times * least, device="cuda") for times in (3.0, -1.0, 5.0)]
+    flat = torch.full((1000,), least, device="cuda")
+    torch.cuda.synchronize()
+    kernels.add(sources[1], sources[:2], stream)
+    kernels.add(sources[2], sources, stream)
+    kernels.pack([sources[2]], flat, True, stream)
+    stream.synchronize()
+    assert torch.equal(sources[1].cpu(), torch.full((1000,), 2 * least))
+    assert torch.equal(sources[2].cpu(), torch.full((1000,), 10 * least))
+    assert torch.equal(flat.cpu(), torch.full((1000,), 11 * least))
 
 
 SIZES = [5, 1, 0, 4096, 17, 100_003, 64, 3]

@@ -38,7 +38,7 @@ def _kernels(gpu):
         return LateKernels(gpu)
     from hpcpipe.collective.device_kernels import make_kernels
 
-    return make_kernels(gpu.device)
+    return make_kernels()
 
 
 def _sum(sources):

@@ -202,11 +202,11 @@ def _nvrtc() -> Any:
 
 @pytest.mark.filterwarnings("ignore")  # cupy's, of what else it does not find
 @pytest.mark.parametrize("architecture", ["compute_80", "compute_90"])
-def test_nvrtc_compiles_every_kernel_and_moves_16_bytes_at_once(architecture: str) -> None:
+def test_nvrtc_compiles_every_kernel_moves_16_bytes_at_once_and_keeps_denormals(architecture: str) -> None:
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(kernel_text() + _all_lines(), "kernels.cu", (), ())
     try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", "--std=c++17"))
+        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", "--std=c++17", "-ftz=true"))  # as cupy does
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     ptx = nvrtc.getPTX(program)
@@ -215,3 +215,4 @@ def test_nvrtc_compiles_every_kernel_and_moves_16_bytes_at_once(architecture: st
     assert all(bodies.values())
     without = [name for name, body in bodies.items() if "ld.global.v4" not in body and "ld.global.v2.f64" not in body]
     assert [name for name in without if name.startswith("add_")] == []
+    assert [name for name, body in bodies.items() if ".ftz" in body] == []
