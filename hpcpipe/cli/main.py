@@ -3,9 +3,13 @@
 It must not import what a command needs, and least of all MPI or torch.
 """
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,6 +63,7 @@ class LazyGroup(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run the command line; a traceback is shown only under `--debug`."""
         words = list(sys.argv[1:] if args is None else args)
+        _settle_streams()
         try:
             return super().main(words, *rest, **extra)
         except Exception as error:
@@ -66,6 +71,19 @@ class LazyGroup(click.Group):
                 raise
             _explain(error)
 
+
+def _settle_streams() -> None:
+    """Let nothing that is printed fail: a stream that was closed swallows it, one that is not UTF-8 replaces signs."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or stream.encoding != "utf-8"):
+            stream.reconfigure(errors="replace")
+
+
+_MACHINE = {errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS}
+"""What a file system or a machine refuses, whatever the program does."""
 
 _USERS = ("UserCodeError", "WrongModelError")
 """Errors of a model or of data of the user's own, by name: what defines them is not imported here."""
@@ -80,9 +98,24 @@ def _explain(error: Exception) -> None:
         click.echo(f"hpcpipe: {error}", err=True)
         click.echo("hpcpipe: `hpcpipe doctor` says what this environment lacks", err=True)
         sys.exit(ExitCode.ENVIRONMENT)
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"hpcpipe: {place}{error.strerror}", err=True)
+        sys.exit(ExitCode.ENVIRONMENT)
+    if isinstance(error, FileNotFoundError) and _current_folder_is_gone():
+        click.echo("hpcpipe: the current folder has been removed; go to another one (cd) and try again", err=True)
+        sys.exit(ExitCode.ENVIRONMENT)
     click.echo(f"hpcpipe: internal error: {type(error).__name__}: {error}", err=True)
     click.echo("hpcpipe: `hpcpipe --debug COMMAND …` shows where; please report it with that output", err=True)
     sys.exit(ExitCode.INTERNAL)
+
+
+def _current_folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - a path has no such question
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _command_index(words: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ _UNLIMITED = 10_000
 
 def terminal_columns() -> int | None:
     """Return the width of the terminal, or None if there is none."""
-    if columns := os.environ.get(COLUMNS_VARIABLE):
+    if (columns := os.environ.get(COLUMNS_VARIABLE, "")).isdecimal() and int(columns):
         return int(columns)
     console = Console()
     return console.width if console.is_terminal else None

@@ -1,6 +1,11 @@
 """What commands print on terminals of any width, without colours where they are not wanted, and under --debug."""
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +72,39 @@ def test_the_shell_completes_commands_and_options(monkeypatch, shell):
     monkeypatch.setenv("COMP_CWORD", "2" if shell != "fish" else "--com")
     result = CliRunner().invoke(main, [], prog_name="hpcpipe", complete_var="_HPCPIPE_COMPLETE")
     assert "--compare" in result.output
+
+
+def _shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a line in which `hpcpipe` stands for the command."""
+    command = line.replace("hpcpipe", f"{shlex.quote(sys.executable)} -m hpcpipe")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        ["/bin/sh", "-c", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_report_is_printed_where_the_terminal_s_signs_are_ascii(tmp_path):
+    shutil.copy(ROOT / "jobs" / "kfkb_tuning.toml", tmp_path / "job.toml")
+    found = _shell("hpcpipe simulate job.toml --steps 2", tmp_path, PYTHONIOENCODING="ascii", NO_COLOR="1")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "fixed kfkb k=1" in found.stdout
+
+
+@pytest.mark.parametrize(("where", "code"), [(">&-", 0), (">&- 2>&-", 0), (">/dev/full", 3)])
+def test_a_stream_that_is_closed_or_full_is_no_internal_error(tmp_path, where, code):
+    found = _shell(f"hpcpipe validate {write_job(tmp_path).name} {where}", tmp_path)
+    assert found.returncode == code
+    assert found.stderr == ("hpcpipe: No space left on device\n" if code else "")
+
+
+def test_a_removed_current_folder_is_named(tmp_path):
+    (tmp_path / "gone").mkdir()
+    found = _shell("cd gone && rmdir ../gone && hpcpipe validate job.toml", tmp_path)
+    assert (found.returncode, found.stdout) == (3, "")
+    assert "the current folder has been removed" in found.stderr
+
+
+def test_a_width_that_is_none_is_left_out(monkeypatch):
+    for word in ("abc", "-5", "0", ""):
+        monkeypatch.setenv(COLUMNS_VARIABLE, word)
+        assert make_console().width == 100
