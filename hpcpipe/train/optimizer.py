@@ -1,5 +1,9 @@
 """torch's optimizers over one flat shard, from the `[optimizer]` table."""
 
+from functools import cache
+from inspect import unwrap
+from typing import Any
+
 import torch
 
 from hpcpipe.job import Job
@@ -14,12 +18,23 @@ def make_optimizer(job: Job, parameter: torch.nn.Parameter, decay: bool) -> torc
     weight_decay = settings.weight_decay if decay else 0.0
     optimizer: torch.optim.Optimizer
     if settings.name == "sgd":
-        optimizer = torch.optim.SGD([parameter], lr=settings.lr, momentum=settings.momentum, weight_decay=weight_decay)
+        rule = _plain(torch.optim.SGD)
+        optimizer = rule([parameter], lr=settings.lr, momentum=settings.momentum, weight_decay=weight_decay)
         if settings.momentum:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
-    rule = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
+    rule = _plain(torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam)
     optimizer = rule([parameter], lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=weight_decay)
     moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
     optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
     return optimizer
+
+
+@cache
+def _plain(rule: type[torch.optim.Optimizer]) -> Any:
+    """Return the rule without what torch.compile wraps its methods in: that imports the compiler, a second and a half.
+
+    The functions inside are torch's own, so an update has the same bits.
+    """
+    methods = {"add_param_group": unwrap(rule.add_param_group), "step": torch.no_grad()(unwrap(rule.step))}
+    return type(rule.__name__, (rule,), methods)

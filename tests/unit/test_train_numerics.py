@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -129,6 +131,27 @@ def test_state_that_is_there_from_the_beginning_changes_no_bit(tmp_path, setting
         usual.step()
     assert torch.equal(mine, theirs)
     assert {name: value.numel() for name, value in usual.state[theirs].items() if value is not None} == kept
+
+
+UPDATES = """
+import sys, torch
+from hpcpipe.job import load_job
+from hpcpipe.train.optimizer import make_optimizer
+for name in ("adamw", "adam", "sgd"):
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = make_optimizer(load_job(sys.argv[1], [f"optimizer.name={name}"]), parameter, True)
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    assert parameter.detach().abs().sum() > 0
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_updates_do_not_import_torchs_compiler(tmp_path):
+    """Every rank of every run would pay for it before its first step."""
+    (tmp_path / "corpus.txt").write_bytes(b"x" * 1000)
+    (tmp_path / "job.toml").write_text(VALID)
+    subprocess.run([sys.executable, "-c", UPDATES, tmp_path / "job.toml"], check=True, timeout=100)
 
 
 def test_tensorboard_files_hold_the_metrics_and_leave_out_what_is_no_number(tmp_path):
