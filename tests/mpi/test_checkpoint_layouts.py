@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from layers import disturb
-from training import load, rest
+from training import load, needs, rest
 
 from hpcpipe.checkpoint import (
     DTYPES,
@@ -125,6 +125,7 @@ def test_any_other_layout_continues_the_curve(comm, tmp_path, tied):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_rank_that_cannot_write_changes_nothing_for_the_training(comm, tmp_path, monkeypatch, capfd):
+    needs(comm, 2)
     settings = layout(2, 1, "checkpoint.every=1")
     plain, losses = run(comm, tmp_path, *settings)
 
@@ -147,6 +148,7 @@ def test_a_rank_that_cannot_write_changes_nothing_for_the_training(comm, tmp_pat
 
 @pytest.mark.mpi(min_size=2)
 def test_one_rank_that_is_told_to_stop_before_the_first_step_stops_all_with_a_checkpoint(comm, tmp_path):
+    needs(comm, 2)
     part = comm.Split(comm.rank >= 2, comm.rank)
     if comm.rank < 2:
         world = World(part)
@@ -170,6 +172,7 @@ def test_one_rank_that_is_told_to_stop_before_the_first_step_stops_all_with_a_ch
 @pytest.mark.parametrize("fault", ["missing", "shape"])
 def test_all_ranks_refuse_a_checkpoint_of_another_model(comm, tmp_path, fault):
     """Only the last stage can see it, before anything is built."""
+    needs(comm, 2)
     settings = layout(2, 1, "job.steps=1")
     part = comm.Split(comm.rank >= 2, comm.rank)
     if comm.rank < 2:
@@ -215,6 +218,7 @@ class _Sliced(torch.nn.Module):
 @pytest.mark.mpi(min_size=2)
 def test_slices_of_a_parameter_are_saved_as_one_and_cut_anew(comm, tmp_path):
     """Two ranks each have a slice; what they save is read whole by one rank, and by slices again."""
+    needs(comm, 2)
     from mpi4py import MPI
 
     world = World(comm)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from layers import by_layer, disturb
-from training import load, reference, rest, train_on
+from training import load, needs, reference, rest, train_on
 
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.plan import Kind
@@ -31,8 +31,7 @@ def _norms(folder):
     [(1, 1, "bf", False), (2, 1, "zb-h1", True), (1, 2, "bf", False), (2, 2, "bf", True), (4, 1, "bf", False)],
 )
 def test_the_clipped_run_is_torchs_with_clip_grad_norm(comm, tmp_path, pipeline, replicas, hint, tied):
-    if pipeline * replicas > comm.size:
-        pytest.skip(f"needs {pipeline * replicas} ranks")
+    needs(comm, pipeline * replicas)
     more = (f"parallel.data={replicas}", f"batch.microbatches={6 // replicas}", f"model.tied={str(tied).lower()}")
     settings = _layout(pipeline, hint, *more)
     losses, net = reference(load(tmp_path, *settings)) if comm.rank == 0 else (None, None)
@@ -47,6 +46,7 @@ def test_the_clipped_run_is_torchs_with_clip_grad_norm(comm, tmp_path, pipeline,
 
 @pytest.mark.mpi(min_size=2)
 def test_each_stage_may_clip_by_its_own_norm_with_other_numbers(comm, tmp_path):
+    needs(comm, 2)
     settings = _layout(2, "bf", 'optimizer.clip_scope="stage"', 'optimizer.nonfinite="late-stop"')
     job = load(tmp_path, *settings)
     whole = reference(job)[0] if comm.rank == 0 else None
@@ -174,6 +174,7 @@ def test_a_nan_on_one_rank_ends_all_at_the_same_step_before_any_state_changes_an
 
 @pytest.mark.mpi(min_size=2)
 def test_a_step_that_is_left_out_changes_no_state_and_the_run_goes_on(comm, tmp_path):
+    needs(comm, 2)
     poison = _Poison(comm, rank=0, steps=(1, 3), microbatch=0)
     more = ("parallel.pipeline=2", 'schedule.hint="bf"', 'optimizer.nonfinite="skip"', "optimizer.max_skips=1")
     result = _train(comm, tmp_path, *more, before_step=poison)
@@ -193,6 +194,7 @@ def _count(rank, parameter):
 
 @pytest.mark.mpi(min_size=2)
 def test_too_many_steps_left_out_in_a_row_end_the_run(comm, tmp_path):
+    needs(comm, 2)
     poison = _Poison(comm, rank=1, steps=range(1, 6), microbatch=1)
     more = ("parallel.pipeline=2", 'schedule.hint="bf"', 'optimizer.nonfinite="skip"', "optimizer.max_skips=2")
     result = _train(comm, tmp_path, *more, before_step=poison)
@@ -206,6 +208,7 @@ def test_too_many_steps_left_out_in_a_row_end_the_run(comm, tmp_path):
 
 @pytest.mark.mpi(min_size=2)
 def test_late_stop_asks_nobody_before_an_update_and_still_ends_all_ranks(comm, tmp_path):
+    needs(comm, 2)
     poison = _Poison(comm, rank=1, steps=(2,), microbatch=0)
     kinds = []
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from mpi4py import MPI
+from training import needs
 
 from hpcpipe.device.cpu import Cpu
 from hpcpipe.job import load_job
@@ -92,6 +93,7 @@ def _exchange(mailbox, mesh, *, microbatches, numbers, step=0, look=lambda: None
 @pytest.mark.mpi(min_size=2)
 def test_the_tags_of_large_messages_begin_again_before_they_pass_what_mpi_promises(comm):
     """As after a million of them: the count stands just below a multiple of the tags there are."""
+    needs(comm, 2)
     mesh = _pair_of(comm)
     if mesh is None:
         return
@@ -113,6 +115,7 @@ def test_the_tags_of_large_messages_begin_again_before_they_pass_what_mpi_promis
 
 @pytest.mark.mpi(min_size=2)
 def test_every_persistent_receive_is_freed_those_of_slots_that_grew_too(comm):
+    needs(comm, 2)
     mesh = _pair_of(comm)
     if mesh is None:
         return
@@ -134,6 +137,7 @@ def test_every_persistent_receive_is_freed_those_of_slots_that_grew_too(comm):
 @pytest.mark.mpi(min_size=2)
 def test_communicators_are_freed_so_that_more_runs_than_mpi_has_of_them_follow_each_other(comm):
     """MPICH has 2,048 contexts for all communicators of a process at a time; a mesh duplicates and splits five."""
+    needs(comm, 2)
     for _ in range(700):
         Mesh(comm, pipeline=comm.size, data=1, tensor=1).free()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import load, train_job
+from training import load, needs, train_job
 
 from hpcpipe.collective import tuner
 from hpcpipe.events import open_run
@@ -30,8 +30,7 @@ def _job(folder, pipeline, fusion):
 def test_a_run_that_looks_for_its_bucket_size_trains_to_the_same_bits_and_logs_what_it_tried(
     comm, tmp_path, pipeline, monkeypatch
 ):
-    if 2 * pipeline > comm.size:
-        pytest.skip(f"needs {2 * pipeline} ranks")
+    needs(comm, 2 * pipeline)
     # Short trials, five of them whatever they find: how long a step takes here is nothing to rely on.
     monkeypatch.setattr(tuner, "FusionTuner", partial(tuner.FusionTuner, steps=2, gain=0.0, most=5))
     (tmp_path / "off").mkdir()

@@ -6,7 +6,7 @@ Tasks are over late and by chance, another way under every seed, and whatever no
 import pytest
 import torch
 from racing_gpu import RacingGpu
-from training import train_on
+from training import needs, train_on
 
 from hpcpipe.device.messages import Direct, Staged
 
@@ -56,6 +56,7 @@ def _overrides(hint, dispatch, *more):
 def test_a_gpu_that_is_late_by_chance_gives_the_bits_of_the_cpu(
     comm, tmp_path, gpus, monkeypatch, hint, dispatch, ahead, memory, more
 ):
+    needs(comm, 2)
     monkeypatch.setattr("hpcpipe.device.messages.Staged", memory)  # what is taken where MPI was not found to know GPUs
     expected = train_on(comm, tmp_path, *_overrides(hint, dispatch, 'device.kind="cpu"', *more))
     assert not gpus
@@ -74,6 +75,7 @@ def test_a_gpu_that_is_late_by_chance_gives_the_bits_of_the_cpu(
 
 @pytest.mark.mpi(min_size=2)
 def test_slices_give_their_gpus_the_tasks_that_they_agreed_on_in_one_order(comm, tmp_path, gpus):
+    needs(comm, 2)
     sliced = _overrides("bf", "ready", "parallel.pipeline=1", "parallel.tensor=2", "comm.check_collectives=true")
     expected = train_on(comm, tmp_path, *sliced, 'device.kind="cpu"')
     result = train_on(comm, tmp_path, *sliced, 'device.kind="cuda"', "device.launch_ahead=3")

@@ -8,7 +8,7 @@ import torch
 from layers import by_layer, disturb
 from safetensors import safe_open
 from test_replay import _run as run
-from training import rest, train_job
+from training import needs, rest, train_job
 
 from hpcpipe.job import load_job
 from hpcpipe.job.huggingface import stored_tensors
@@ -72,9 +72,9 @@ def test_stages_that_load_a_folder_have_transformers_loss_and_gradients(comm, st
     """With plain SGD at rate 1 a parameter moves by its gradient."""
     path, theirs = started
     layers = load_job(path).model.layers
-    for number, (stages, chunks, hint) in enumerate(LAYOUTS):
-        if stages > comm.size or stages * chunks > layers:
-            continue
+    layouts = [each for each in LAYOUTS if each[0] <= comm.size and each[0] * each[1] <= layers]
+    needs(comm, max(stages for stages, _, _ in layouts))
+    for number, (stages, _, hint) in enumerate(layouts):
         overrides = [f"parallel.pipeline={stages}", f'schedule.hint="{hint}"']
         job = load_job(path, overrides)
         before = {}
@@ -127,6 +127,7 @@ def test_every_rank_reads_its_own_tensors_and_all_together_read_the_model(comm, 
 @pytest.mark.parametrize("started", ["llama tied"], indirect=True)
 def test_a_run_that_began_with_a_folder_is_replayed_wherever_its_path_starts(comm, started, tmp_path):
     """The log holds the folder's absolute path, the job a relative one."""
+    needs(comm, 2)
     job = load_job(started[0], ["parallel.pipeline=2"])
     source, parameters = run(comm, tmp_path, job)
     _, again = run(comm, tmp_path, job, replay=source)

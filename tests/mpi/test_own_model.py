@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training import rest
+from training import needs, rest
 
 from hpcpipe.data import Order
 from hpcpipe.job import load_job
@@ -153,8 +153,7 @@ def _values(lines, key):
 )
 def test_losses_and_evaluations_are_those_of_a_plain_loop_in_every_layout(comm, tmp_path, expected, model, layout):
     ranks, overrides = LAYOUTS[layout]
-    if ranks > comm.size or (comm.size == 4 and ranks < 4):
-        pytest.skip(f"for {ranks} ranks")
+    needs(comm, ranks)
     kinds = (f'model.kind="own_models:{model}"', f'data.kind="own_models:{MODELS[model][0]}"')
     held = (f"data.eval_fraction={HELD_OUT / SAMPLES}", "data.eval_every=1", "data.eval_microbatch_size=3")
     lines = _train(comm, tmp_path, *kinds, *held, *overrides)
@@ -168,6 +167,7 @@ def test_losses_and_evaluations_are_those_of_a_plain_loop_in_every_layout(comm, 
 @pytest.mark.mpi(min_size=2)
 def test_an_evaluation_changes_nothing_of_the_training(comm, tmp_path):
     """Dropout is on in training and off in evaluations, and neither its bits nor the parameters depend on them."""
+    needs(comm, 2)
     model = ("model.options={dropout=0.3}", "parallel.pipeline=2", f"data.eval_fraction={HELD_OUT / SAMPLES}")
     often = _train(comm, tmp_path, *model, "data.eval_every=2")
     rarely = _train(comm, tmp_path, *model)
@@ -196,8 +196,7 @@ class _LateGathers:
 
 @pytest.mark.mpi(min_size=2)
 def test_an_evaluation_waits_until_all_parameters_are_those_of_its_step(comm, tmp_path):
-    if comm.size > 2:
-        pytest.skip("two replicas are enough")
+    needs(comm, 2)
     under_way = []
 
     def look(step, rank):
@@ -218,6 +217,7 @@ def test_an_evaluation_waits_until_all_parameters_are_those_of_its_step(comm, tm
 
 @pytest.mark.mpi(min_size=2)
 def test_dicts_with_numbers_and_integers_cross_between_the_stages_of_an_own_model(comm, tmp_path):
+    needs(comm, 2)
     model = ('model.kind="own_models:dicts"', f"data.eval_fraction={HELD_OUT / SAMPLES}")
     one = _train(comm, tmp_path, *model)
     two = _train(comm, tmp_path, *model, "parallel.pipeline=2")
@@ -228,6 +228,7 @@ def test_dicts_with_numbers_and_integers_cross_between_the_stages_of_an_own_mode
 
 @pytest.mark.mpi(min_size=2)
 def test_slices_of_a_language_model_learn_from_own_data_in_which_not_all_targets_count(comm, tmp_path):
+    needs(comm, 2)
     model = 'kind = "gpt"\nlayers = 2\ndim = 16\nheads = 2\ncontext = 8\nvocab_size = 16\n'
     text = JOB.replace(f'kind = "own_models:lazily"\nimport_from = "{UNIT}"\n', model)
     data = ('data.kind="own_models:sentences"', f"data.eval_fraction={HELD_OUT / SAMPLES}")
@@ -241,6 +242,7 @@ def test_slices_of_a_language_model_learn_from_own_data_in_which_not_all_targets
 @pytest.mark.mpi(min_size=2)
 def test_a_language_model_is_evaluated_on_the_last_sequences_of_its_text(comm, tmp_path):
     """The built-in model and data; the value is that of torch alone on the same sequences."""
+    needs(comm, 2)
     from hpcpipe.models import gpt_layers
 
     text = b"".join(b"%d, %d and %d; " % (i, i * i, i**3) for i in range(400))

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from layers import by_layer, disturb
-from training import load, reference, train_on
+from training import load, needs, reference, train_on
 
 from hpcpipe.collective import Group
 from hpcpipe.plan import Kind
@@ -22,12 +22,6 @@ def _layout(pipeline, hint, dispatch, *more):
 
 def _sgd(rate):
     return lambda parameter, _decay: torch.optim.SGD([parameter], lr=rate)
-
-
-def _two_ranks(comm):
-    """Leave a test that trains on two ranks to the run that has no more."""
-    if comm.size > 2:
-        pytest.skip("two ranks show it")
 
 
 @pytest.fixture
@@ -69,6 +63,7 @@ def test_updates_smaller_than_a_bf16_step_add_up_in_the_fp32_values(alone):
 @pytest.mark.mpi
 @pytest.mark.parametrize(("compute", "tolerance"), [("bf16", 2e-3), ("fp16", 3e-4)])
 def test_losses_in_16_bits_follow_those_in_fp32(comm, tmp_path, compute, tolerance):
+    needs(comm, 2)
     settings = _layout(min(comm.size, 2), "bf", "ready", "job.steps=10", f'precision.compute="{compute}"')
     losses = reference(load(tmp_path, "job.steps=10"))[0] if comm.rank == 0 else None
     result = train_on(comm, tmp_path, *settings)
@@ -81,7 +76,7 @@ def test_losses_in_16_bits_follow_those_in_fp32(comm, tmp_path, compute, toleran
 
 @pytest.mark.mpi(min_size=2)
 def test_in_bf16_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path):
-    _two_ranks(comm)
+    needs(comm, 2)
     more = ("job.steps=4", "batch.microbatches=8", "model.dropout=0.1", "optimizer.clip=0.5", BF16)
     bits = None
     runs = [("1f1b", "fixed"), ("bf", "ready"), ("1f1b", "ready"), ("zb-h1", "ready"), ("zbv", "ready")]
@@ -154,7 +149,7 @@ def test_states_of_all_replicas_cover_every_parameter_once_and_the_master_is_wha
 
 @pytest.mark.mpi(min_size=2)
 def test_gradients_that_travel_in_bf16_leave_all_replicas_the_same_bits_and_nearly_the_losses_of_fp32(comm, tmp_path):
-    _two_ranks(comm)
+    needs(comm, 2)
     common = ("parallel.data=2", "job.steps=6", "batch.microbatches=3")
     wide = train_on(comm, tmp_path, *_layout(1, "bf", "ready", *common))
     narrow = train_on(comm, tmp_path, *_layout(1, "bf", "ready", *common, 'precision.reduce="bf16"'))
@@ -167,7 +162,7 @@ def test_gradients_that_travel_in_bf16_leave_all_replicas_the_same_bits_and_near
 
 @pytest.mark.mpi(min_size=2)
 def test_what_replicas_exchange_has_the_bytes_of_its_type(comm, tmp_path):
-    _two_ranks(comm)
+    needs(comm, 2)
     sizes = {}
     for reduce, compute in [("fp32", "fp32"), ("bf16", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")]:
 
@@ -194,6 +189,7 @@ def test_what_replicas_exchange_has_the_bytes_of_its_type(comm, tmp_path):
 
 @pytest.mark.mpi
 def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit_and_no_number_that_is_told(comm, tmp_path):
+    needs(comm, 2)
     pipeline = min(comm.size, 2)
     plain = train_on(comm, tmp_path, *_layout(pipeline, "bf", "ready", "job.steps=3"))
     scaled = train_on(comm, tmp_path, *_layout(pipeline, "bf", "ready", "job.steps=3", "precision.loss_scale=1024.0"))
@@ -213,7 +209,7 @@ def _metrics(folder, number):
 
 @pytest.mark.mpi(min_size=2)
 def test_an_overflow_in_fp16_is_left_out_on_all_ranks_until_the_scale_is_found(comm, tmp_path):
-    _two_ranks(comm)
+    needs(comm, 2)
     stages = 2
     scales, states = [], []
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
-from training import rest, train_on
+from training import needs, rest, train_on
 
 from hpcpipe.train.bucket import MASTER
 from hpcpipe.train.buckets import FusionBuckets
@@ -45,8 +45,7 @@ def _anew(counts):
     ],
 )
 def test_two_replicas_train_to_the_same_bits_when_buckets_are_made_anew(comm, tmp_path, pipeline, replicas, more):
-    if pipeline * replicas > comm.size:
-        pytest.skip(f"needs {pipeline * replicas} ranks")
+    needs(comm, pipeline * replicas)
     settings, counts = _settings(pipeline, replicas, *more), []
     expected = train_on(comm, tmp_path, *settings)
     result = train_on(comm, tmp_path, *settings, before_step=_anew(counts))
@@ -59,8 +58,7 @@ def test_two_replicas_train_to_the_same_bits_when_buckets_are_made_anew(comm, tm
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("replicas", [3, 4])
 def test_three_and_four_replicas_train_the_same_to_rounding(comm, tmp_path, replicas):
-    if replicas > comm.size:
-        pytest.skip(f"needs {replicas} ranks")
+    needs(comm, replicas)
     # Adam divides by the root of a gradient's square: eps keeps what is only rounding from deciding signs.
     settings = _settings(1, replicas, "optimizer.eps=1e-4")
     expected = train_on(comm, tmp_path, *settings)

@@ -9,7 +9,7 @@ import torch
 from layers import disturb
 from test_emulated import JOB as EMULATED
 from test_training import _EvenGradientsLate
-from training import load, rest
+from training import load, needs, rest
 
 from hpcpipe.events import open_run
 from hpcpipe.events.recording import ReplayError
@@ -135,6 +135,7 @@ def test_a_real_run_is_replayed_with_the_same_order_and_bits(comm, tmp_path, rep
 @pytest.mark.mpi(min_size=2)
 def test_sums_in_order_of_arrival_have_other_bits_in_another_order_and_the_same_in_a_replay(comm, tmp_path):
     """Stage 0 is given some gradients late, so it adds them in another order than a run that nothing disturbs."""
+    needs(comm, 2)
 
     def swap(step, rank):
         if step == 0 and comm.rank == 0:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layers import disturb
-from training import load, reference, train_on
+from training import load, needs, reference, train_on
 
 from hpcpipe.plan import Kind
 from hpcpipe.train import trained
@@ -17,8 +17,7 @@ def _settings(pipeline, replicas, *more):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("replicas", "optimizer"), [(2, "adam"), (2, "sgd"), (3, "adamw"), (4, "sgd")])
 def test_parameters_after_20_steps_are_those_of_one_process(comm, tmp_path, replicas, optimizer):
-    if replicas > comm.size:
-        pytest.skip(f"needs {replicas} ranks")
+    needs(comm, replicas)
     # Adam divides by the root of a gradient's square: eps keeps what is only rounding from deciding signs.
     rule = ("optimizer.momentum=0.9", "optimizer.lr=0.05") if optimizer == "sgd" else ("optimizer.eps=1e-4",)
     settings = _settings(1, replicas, f'optimizer.name="{optimizer}"', *rule)
@@ -38,8 +37,7 @@ def test_parameters_after_20_steps_are_those_of_one_process(comm, tmp_path, repl
 def test_the_bits_are_the_same_on_every_run_and_whether_the_all_reduce_is_split_or_not(
     comm, tmp_path, pipeline, replicas, clip
 ):
-    if pipeline * replicas > comm.size:
-        pytest.skip(f"needs {pipeline * replicas} ranks")
+    needs(comm, pipeline * replicas)
     bits = None
     for seed, split in enumerate(["true", "true", "false"]):
         seen = []
@@ -75,8 +73,7 @@ def test_gathers_between_the_sums_of_a_backward_and_a_thread_that_moves_them_cha
     comm, tmp_path, monkeypatch, replicas, progress
 ):
     """One micro-batch on one stage of four chunks, as plain data parallelism has it."""
-    if replicas > comm.size:
-        pytest.skip(f"needs {replicas} ranks")
+    needs(comm, replicas)
     made = trained.FusionBuckets
     asked = []
 

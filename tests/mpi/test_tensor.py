@@ -5,7 +5,7 @@ import torch
 from layers import disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, reference, train_on
+from training import load, needs, reference, train_on
 
 from hpcpipe.models.tensor_parallel import whole_of
 from hpcpipe.plan import Kind
@@ -123,6 +123,7 @@ def _by_name(comm, result, job):
 
 @pytest.mark.mpi(min_size=2)
 def test_the_gradient_norm_counts_every_slice_once_and_what_is_whole_once(comm, tmp_path):
+    needs(comm, 2)
     norms = []
     for sizes in (("parallel.tensor=1",), ("parallel.tensor=2",)):
         seen = []
@@ -151,6 +152,7 @@ def test_dropout_is_one_outside_the_slices_and_does_not_depend_on_the_pipeline(c
 @pytest.mark.mpi(min_size=2)
 def test_slices_in_bf16_under_a_clipped_norm_follow_one_rank(comm, tmp_path):
     """Sums over slices are made in fp32; what is whole keeps the same bits on both (checked by _whole)."""
+    needs(comm, 2)
     more = ('precision.compute="bf16"', "optimizer.clip=0.5", 'model.recompute="all"')
     losses = []
     for tensor in (1, 2):

@@ -5,7 +5,7 @@ import torch
 from layers import by_layer, disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, reference, train_on
+from training import load, needs, reference, train_on
 
 from hpcpipe.plan import Kind
 
@@ -66,6 +66,7 @@ def _copies(result):
 @pytest.mark.mpi(min_size=2)
 def test_the_norm_of_a_tied_gradient_counts_it_once_and_its_optimizer_state_is_kept_once(comm, tmp_path):
     """torchtitan 596: what several stages hold counts once in the global norm."""
+    needs(comm, 2)
     sizes, norms = [], []
     for pipeline, hint in [(1, "bf"), (2, "bf"), (2, "zbv")]:
         settings = _settings(pipeline, hint, "ready", "job.steps=2")
@@ -87,6 +88,7 @@ def _state_size(bucket):
 
 @pytest.mark.mpi(min_size=2)
 def test_only_a_tie_between_stages_is_exchanged(comm, tmp_path):
+    needs(comm, 2)
     kinds = {}
     for hint in ("bf", "zbv"):
         rows = []
@@ -103,6 +105,7 @@ def test_only_a_tie_between_stages_is_exchanged(comm, tmp_path):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_run_with_ties_and_repeated_forwards_can_be_replayed(comm, tmp_path):
+    needs(comm, 2)
     settings = _settings(2, "bf", "ready", 'model.recompute="all"', 'schedule.accumulate="arrival"')
     job = load(tmp_path, *settings)
     source, parameters = run(comm, tmp_path, job, before_step=disturb(3))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layers import by_layer, disturb
-from training import load, reference, train_on
+from training import load, needs, reference, train_on
 
 STEPS = "job.steps=6"
 LAYERS = "model.layers=8"
@@ -76,8 +76,7 @@ def test_every_hint_has_the_losses_of_torch_and_the_bits_of_1f1b(comm, tmp_path,
     ],
 )
 def test_chunks_keep_the_bits_with_dropout_replicas_uneven_pieces_and_few_microbatches(comm, tmp_path, extra):
-    if "parallel.data=2" in extra and comm.size < 4:
-        pytest.skip("needs 4 ranks")
+    needs(comm, 4 if "parallel.data=2" in extra else 2)
     extra = [*extra, "job.steps=3"]
     plain = [setting for setting in extra if "split" not in setting]
     settings = [*_settings(2, "1f1b", "fixed"), *plain]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from layers import by_layer, disturb
 from picture_records import RECORDS, write_lines, write_tar
-from training import load, train_on
+from training import load, needs, train_on
 
 from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches
 from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
@@ -102,8 +102,7 @@ def reference(job, path):
 )
 def test_every_loss_equals_that_of_one_process(comm, tmp_path, pipeline, hint, dispatch):
     """Micro-batches without an image and with many, tied embeddings that meet across stages, recomputed blocks."""
-    if pipeline > comm.size:
-        pytest.skip(f"needs {pipeline} ranks")
+    needs(comm, pipeline)
     more = ["model.tied=true", 'model.recompute="all"', 'schedule.admission="as-given"']
     settings = _settings(pipeline, hint, dispatch, *more)
     result = train_on(comm, tmp_path, *settings, text=JOB)
@@ -159,6 +158,7 @@ def test_slices_train_and_evaluate_like_one_process(comm, tmp_path):
 @pytest.mark.parametrize("rule", ["pyramid", "auto"])
 def test_microbatches_take_the_places_that_their_predicted_costs_give_them(comm, tmp_path, rule):
     """The sum of a step's losses has other roundings, and nothing else, when its micro-batches change places."""
+    needs(comm, 2)
     seen = []
 
     def look(step, rank):
@@ -214,6 +214,7 @@ def _costs(chosen):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_tar_trains_as_the_same_records_in_json_lines_do(comm, tmp_path):
+    needs(comm, 2)
     write_tar(tmp_path / "records.tar")
     settings = _settings(2, "bf", "ready", "job.steps=2")
     lines = train_on(comm, tmp_path, *settings, text=JOB)

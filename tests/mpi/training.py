@@ -5,6 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
 from hpcpipe.data import Batches, Deal, Order, Windows, held_out, open_text
@@ -34,6 +35,17 @@ lr = 1e-3
 warmup = 5
 schedule = "cosine"
 """
+
+
+def needs(comm, ranks):
+    """Skip a test for which there are too few ranks, or that trains on one or two of more than two.
+
+    On two ranks it has the same messages and the cores for itself; `make test-mpi` runs all tests on two and on four.
+    """
+    if ranks > comm.size:
+        pytest.skip(f"needs {ranks} ranks")
+    if ranks <= 2 < comm.size:
+        pytest.skip("two ranks show it")
 
 
 def load(folder: Path, *overrides: str, text: str = JOB):
