@@ -47,13 +47,13 @@ def test_no_name_path_or_value_gets_out_of_its_quotes(cluster, hpcpipe, job_file
     assert not list(tmp_path.rglob("pwned"))
 
 
-@pytest.mark.parametrize("where", ["job.name={}", "slurm.account={}", "slurm.env={{ A = {} }}", "slurm.extra=[{}]"])
 @pytest.mark.parametrize("char", ["\n", "\r", "\0", "\x1b"])
-def test_line_ends_and_control_characters_are_refused_with_their_place(hpcpipe, job_file, where, char):
+def test_line_ends_and_control_characters_are_refused_with_their_places(hpcpipe, job_file, char):
     value = json.dumps(f"--a=x{char}touch pwned")
-    done = hpcpipe("submit", job_file, "--dry-run", "--set", where.format(value), check=False)
+    sets = (f"job.name={value}", f"slurm.account={value}", f"slurm.env={{ A = {value} }}", f"slurm.extra=[{value}]")
+    done = hpcpipe("submit", job_file, "--dry-run", *(word for one in sets for word in ("--set", one)), check=False)
     assert done.returncode == 2
-    assert "--set" in done.stderr
+    assert [f"the {place} --set" in done.stderr for place in ("1st", "2nd", "3rd", "4th")] == [True] * 4, done.stderr
     assert done.stdout == ""
 
 
