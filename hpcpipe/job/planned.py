@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from hpcpipe.job.schema import Job
-from hpcpipe.job.values import MEMORY
 from hpcpipe.plan import Limits, Schedule
 from hpcpipe.plan.caps import limits_for
+from hpcpipe.plan.sizes import SIZE
 
 
 def needs_sizes(job: Job) -> bool:
     """Return whether a cap is given in bytes, so that the sizes of activations must be known."""
     settings = (job.schedule.in_flight, job.schedule.stash)
-    return job.schedule.dispatch == "ready" and any(isinstance(s, str) and MEMORY.fullmatch(s) for s in settings)
+    return job.schedule.dispatch == "ready" and any(isinstance(s, str) and SIZE.fullmatch(s) for s in settings)
 
 
 def schedule_of(job: Job, *, activation_bytes: Sequence[float] | None = None) -> Schedule:

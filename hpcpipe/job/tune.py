@@ -1,7 +1,5 @@
 """The section `[tune]`: what a run may change about itself while it trains."""
 
-from fractions import Fraction
-from re import fullmatch
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
@@ -9,24 +7,7 @@ from pydantic import Field, PlainValidator
 from hpcpipe.job.section import Section
 from hpcpipe.job.values import Count, wrong
 from hpcpipe.job.words import describe
-
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SIZE = r"([0-9]+(?:\.[0-9]+)?) *([kKMGTmgt]?)(i?)[Bb]"
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes of a size such as "512 MiB" or "2GB".
-
-    Raises
-    ------
-    ValueError
-        It is no such size.
-    """
-    found = fullmatch(_SIZE, text)
-    if not found:
-        raise ValueError(f'{text!r} is no size in bytes, such as "512 MiB" or "2 GB"')
-    unit: int = (1024 if found[3] else 1000) ** _UNITS[found[2].lower()]
-    return round(Fraction(found[1]) * unit)
+from hpcpipe.plan.sizes import SIZE, parse_bytes
 
 
 def show_bytes(number: float) -> str:
@@ -38,7 +19,7 @@ def show_bytes(number: float) -> str:
 
 
 def _memory(value: Any) -> str:
-    if value == "none" or (isinstance(value, str) and fullmatch(_SIZE, value) and parse_bytes(value) > 0):
+    if value == "none" or (isinstance(value, str) and SIZE.fullmatch(value) and parse_bytes(value) > 0):
         return str(value)
     raise wrong(f'must be "none" or a size in bytes, got {describe(value)}', 'for example memory_limit = "2 GiB"')
 

@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 from hpcpipe.job.words import describe, listing, nearest, show
 from hpcpipe.plan import ORDERS, RULES
 from hpcpipe.plan.schedule import FROM_FILE
+from hpcpipe.plan.sizes import SIZE
 
 LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
 MOST_MS = 1e9
-MEMORY = re.compile(r"[0-9]+(\.[0-9]+)? *[kKMGTmgt]?i?[Bb]")
 MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -66,7 +66,7 @@ def _cap(value: Any) -> str | int | tuple[int, ...]:
             if float(value[:-1]) == 0 or not isfinite(float(value[:-1])):
                 raise wrong(f"must be a multiple above 0, got {show(value)}", 'for example "1.5x"')
             return value
-        if MEMORY.fullmatch(value):
+        if SIZE.fullmatch(value):
             return value
         if value.isdecimal():
             raise wrong(f"must be a number without quotes, got {describe(value)}", f"write {int(value)}")

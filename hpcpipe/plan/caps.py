@@ -12,13 +12,12 @@ from re import fullmatch
 from hpcpipe.plan.flight import Limits
 from hpcpipe.plan.hints.interleaved import interleaved
 from hpcpipe.plan.placement import Placement
+from hpcpipe.plan.sizes import SIZE, parse_bytes
 from hpcpipe.plan.task import Kind
 
 Setting = str | int | Sequence[int]
 """`"equal-memory"`, `"1f1b"`, a multiple of it such as `"1.5x"`, whole micro-batches of a stage (one number for all
 stages or a list), or memory such as `"2GB"` or `"512 MiB"`."""
-
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def limits_for(
@@ -162,17 +161,14 @@ def _totals(
     if found := fullmatch(r"([0-9]+(?:\.[0-9]+)?)x", setting):
         factor = Fraction(found[1])
         return [max(chunks, ceil(factor * own)) if factor else 0 for own in _profile(placement)]
-    if found := fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([kKMGTmgt]?)(i?)[Bb]", setting):
-        size = Fraction(found[1]) * (1024 if found[3] else 1000) ** _UNITS[found[2].lower()]
-        return _fitting(name, setting, size, placement, activation_bytes)
+    if SIZE.fullmatch(setting):
+        return _fitting(name, setting, placement, activation_bytes)
     raise ValueError(
         f'unknown {name} {setting!r}; use "equal-memory", "1f1b", "2x", a number, a list, or bytes such as "2GB"'
     )
 
 
-def _fitting(
-    name: str, setting: str, size: Fraction, placement: Placement, activation_bytes: Sequence[float] | None
-) -> list[int]:
+def _fitting(name: str, setting: str, placement: Placement, activation_bytes: Sequence[float] | None) -> list[int]:
     """Return how many chunk forwards of each stage fit into so many bytes."""
     if activation_bytes is None:
         raise ValueError(f"{name} {setting!r} needs the bytes that a micro-batch stashes on each stage; use a number")
@@ -180,7 +176,7 @@ def _fitting(
         raise ValueError(f"{name}: bytes of {len(activation_bytes)} stages, the pipeline has {placement.stages}")
     totals = []
     for stage, whole in enumerate(activation_bytes):
-        total = floor(size * placement.chunks / Fraction(whole))
+        total = floor(parse_bytes(setting) * placement.chunks / Fraction(whole))
         if total < placement.chunks:
             raise ValueError(
                 f"{name} {setting!r} on stage {stage}: one micro-batch stashes {whole / 1e6:,.3f} MB there, "

@@ -6,7 +6,8 @@ import pytest
 from job_text import fault_of, faults_of, place, write_job
 
 from hpcpipe.job import load_job
-from hpcpipe.job.tune import parse_bytes, show_bytes
+from hpcpipe.job.tune import show_bytes
+from hpcpipe.plan.sizes import parse_bytes
 
 TUNED = """\
 [model]
