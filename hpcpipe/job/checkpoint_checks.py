@@ -5,10 +5,9 @@ One small function a rule.
 
 from collections.abc import Iterator
 
-from hpcpipe.job.checkpoint import Checkpoint
 from hpcpipe.job.device import Emulated
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.rules import Rules
+from hpcpipe.job.rules import Rules, without_effect
 from hpcpipe.job.schema import Job
 from hpcpipe.job.words import show
 
@@ -27,14 +26,6 @@ def _there_is_something_to_save(job: Job, _: int | None) -> Iterator[Problem]:
 
 @CHECKS.needs("checkpoint.every", "checkpoint.keep", "checkpoint.on_signal")
 def _every_setting_of_checkpoints_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
-    settings = job.checkpoint
-    if settings.on:
-        return
-    for key in ("keep", "on_signal"):
-        value = getattr(settings, key)
-        if value != Checkpoint.model_fields[key].default:
-            yield Problem(
-                ("checkpoint", key),
-                f'{key} = {show(value)} has no effect with every = "off"',
-                f'remove {key}, or say when to save: every = 100 (steps), every = "10min" or every = "end"',
-            )
+    if not job.checkpoint.on:
+        when = 'say when to save: every = 100 (steps), every = "10min" or every = "end"'
+        yield from without_effect(job, "checkpoint", ("keep", "on_signal"), because='every = "off"', else_=when)

@@ -10,8 +10,7 @@ from typing import Any
 from hpcpipe.job.datasets import DataFile
 from hpcpipe.job.faults import Problem
 from hpcpipe.job.models import LanguageModel, Llama, Vlm
-from hpcpipe.job.optimizer import Optimizer
-from hpcpipe.job.rules import Rules, count
+from hpcpipe.job.rules import Rules, count, without_effect
 from hpcpipe.job.schema import Job
 from hpcpipe.job.words import listing, show
 
@@ -188,10 +187,5 @@ def _what_writes_for_tensorboard_is_installed(job: Job, _: int | None) -> Iterat
 
 def _without_effect(job: Job, key: str, decided_by: str, other: Any) -> Iterator[Problem]:
     """Yield a problem if the key of `[optimizer]` is set although another one's value leaves it without effect."""
-    value = getattr(job.optimizer, key)
-    if value != Optimizer.model_fields[key].default:
-        yield Problem(
-            ("optimizer", key),
-            f"{key} = {show(value)} has no effect with {decided_by} = {show(getattr(job.optimizer, decided_by))}",
-            f"remove {key}, or set {decided_by} = {show(other)}",
-        )
+    because = f"{decided_by} = {show(getattr(job.optimizer, decided_by))}"
+    return without_effect(job, "optimizer", [key], because=because, else_=f"set {decided_by} = {show(other)}")

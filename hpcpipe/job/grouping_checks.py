@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from hpcpipe.job.device import Emulated
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.rules import Rules
+from hpcpipe.job.rules import Rules, without_effect
 from hpcpipe.job.schema import Job
-from hpcpipe.job.tune import Tune, show_bytes
+from hpcpipe.job.tune import show_bytes
 from hpcpipe.job.words import show
 
 CHECKS = Rules()
@@ -56,16 +56,9 @@ def _what_trades_memory_for_speed_knows_how_much_there_is(job: Job, _: int | Non
     "tune.grouping", "tune.microbatch_size", "tune.memory_limit", "tune.interval", "tune.trial", "tune.margin"
 )
 def _every_setting_of_the_grouping_has_an_effect(job: Job, _: int | None) -> Iterator[Problem]:
-    if job.tune.grouping == "on":
-        return
-    for key in ("microbatch_size", "interval", "trial", "margin"):
-        value = getattr(job.tune, key)
-        if value != Tune.model_fields[key].default:
-            yield Problem(
-                ("tune", key),
-                f'{key} = {show(value)} has no effect with grouping = "off"',
-                f'remove {key}, or set grouping = "on"',
-            )
+    if job.tune.grouping == "off":
+        keys = ("microbatch_size", "interval", "trial", "margin")
+        yield from without_effect(job, "tune", keys, because='grouping = "off"', else_='set grouping = "on"')
 
 
 @CHECKS.needs("tune.interval", "tune.trial")

@@ -170,7 +170,7 @@ class _Reading:
             fusion_checks,
         )
         for check in (check for module in rules for check in module.CHECKS):
-            if self.wrong & set(check.needs) or not all(_has(job, path) for path in check.needs):
+            if self.wrong & set(check.needs) or not check.concerns(job):
                 continue
             for problem in check.rule(job, ranks):
                 written = [path for path in (problem.path, *check.needs) if self.document.is_written(path)]
@@ -232,13 +232,6 @@ def _variant(table: str, values: Mapping[str, Any]) -> type[Section]:
     """Return the section of the table's kind; the usual one where the kind is missing or wrong, which is said later."""
     kind = values.get("kind")
     return VARIANTS.get(table, {}).get(variant_of(kind), TABLES[table]) if isinstance(kind, str) else TABLES[table]
-
-
-def _has(job: Job, path: tuple[str | int, ...]) -> bool:
-    """Return whether the job's table has the key: not every kind does."""
-    table, key = path
-    section = job.run if table == "job" else getattr(job, str(table))
-    return key in type(section).model_fields
 
 
 def _examples(section: type[Section], names: Iterable[str]) -> dict[str, Any]:

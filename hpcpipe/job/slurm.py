@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator
 
 from hpcpipe.job.section import Section
-from hpcpipe.job.values import LARGEST, Count, wrong
+from hpcpipe.job.values import LARGEST, Count, auto_or_count, wrong
 from hpcpipe.job.words import describe, show
 
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d{1,2}))?(?::(?P<third>\d{1,2}))?")
@@ -48,14 +48,6 @@ def _line(value: str) -> str:
     if len(value.encode()) > LONGEST:
         raise wrong(f"has {len(value.encode())} bytes", f"Slurm takes at most {LONGEST}")
     return value
-
-
-def _auto(value: Any) -> str | int:
-    if value == "auto":
-        return "auto"
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST:
-        return value
-    raise wrong(f'must be "auto" or a whole number of at least 1, got {describe(value)}', "for example 2")
 
 
 def _time(value: str) -> str:
@@ -146,14 +138,15 @@ def seconds_of(time: str) -> int | None:
 
 
 Line = Annotated[str, AfterValidator(_line)]
-AutoCount = Annotated[str | int, PlainValidator(_auto)]
+Nodes = Annotated[str | int, auto_or_count("nodes", 2)]
+RanksPerNode = Annotated[str | int, auto_or_count("ranks_per_node", 4)]
 
 
 class Slurm(Section):
     """`[slurm]`: what `hpcpipe submit` asks of Slurm, and what a job checks when it finds itself in one."""
 
-    nodes: AutoCount = Field(default="auto", description='nodes, or "auto": as many as the ranks fill', examples=[2])
-    ranks_per_node: AutoCount = Field(
+    nodes: Nodes = Field(default="auto", description='nodes, or "auto": as many as the ranks fill', examples=[2])
+    ranks_per_node: RanksPerNode = Field(
         default="auto", description='ranks of a node, or "auto": one a GPU, or all on the nodes given', examples=[4]
     )
     gpus_per_node: int = Field(default=0, ge=0, le=LARGEST, description="GPUs of a node, each for one rank")

@@ -4,6 +4,7 @@ A setting that may be a word, a number or a list has one validator here, so that
 """
 
 import re
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,15 +74,22 @@ def _cap(value: Any) -> str | int | tuple[int, ...]:
     raise wrong(f"must be one of the known caps, got {describe(value)}", f"known are {known}")
 
 
-def _chunks(value: Any) -> str | int:
-    if value == "auto":
-        return "auto"
-    if _is_int(value) and 1 <= value <= LARGEST:
-        return int(value)
-    raise wrong(
-        f'must be "auto" or a whole number of at least 1, got {describe(value)}',
-        'for example chunks = "auto" or chunks = 2',
-    )
+def auto_or_count(name: str, example: int) -> PlainValidator:
+    """Return a validator of "auto" or a whole number of at least 1."""
+
+    def validate(value: Any) -> str | int:
+        if value == "auto":
+            return "auto"
+        if _is_int(value) and 1 <= value <= LARGEST:
+            return int(value)
+        if isinstance(value, str) and value.isdecimal():
+            raise wrong(f"must be a number without quotes, got {describe(value)}", f"write {name} = {int(value)}")
+        raise wrong(
+            f'must be "auto" or a whole number of at least 1, got {describe(value)}',
+            f'for example {name} = "auto" or {name} = {example}',
+        )
+
+    return PlainValidator(validate)
 
 
 def _hint(value: Any) -> str:
@@ -100,40 +108,35 @@ def _hint(value: Any) -> str:
 
 
 def _milliseconds(value: Any) -> float | tuple[float, ...]:
-    example = "for example 5.0 or [5.0, 6.0]"
-    entries = value if isinstance(value, list | tuple) else [value]
-    if not entries:
-        raise wrong("must list the time of each stage, got an empty list", example)
-    for index, entry in enumerate(entries):
-        if isinstance(entry, bool) or not isinstance(entry, int | float) or not 0 <= entry < MOST_MS:
-            where = (index,) if isinstance(value, list | tuple) else ()
-            raise wrong(f"must be a number from 0 on, got {describe(entry)}", example, *where)
+    def is_time(entry: object) -> bool:
+        return isinstance(entry, int | float) and not isinstance(entry, bool) and 0 <= entry < MOST_MS
+
+    entries = _of_stages(value, is_time, "a number from 0 on", what="time", example="5.0 or [5.0, 6.0]")
     return tuple(map(float, entries)) if isinstance(value, list | tuple) else float(value)
 
 
 def _sizes(value: Any) -> int | tuple[int, ...]:
-    example = "for example 65536 or [65536, 16384]"
-    entries = value if isinstance(value, list | tuple) else [value]
-    if not entries:
-        raise wrong("must list the bytes of each stage, got an empty list", example)
-    for index, entry in enumerate(entries):
-        if not _is_int(entry) or not 0 <= entry <= LARGEST:
-            where = (index,) if isinstance(value, list | tuple) else ()
-            raise wrong(f"must be a whole number from 0 to {LARGEST}, got {describe(entry)}", example, *where)
+    def is_size(entry: Any) -> bool:
+        return _is_int(entry) and 0 <= entry <= LARGEST
+
+    wanted = f"a whole number from 0 to {LARGEST}"
+    entries = _of_stages(value, is_size, wanted, what="bytes", example="65536 or [65536, 16384]")
     return tuple(entries) if isinstance(value, list | tuple) else int(value)
 
 
-def _slots(value: Any) -> str | int:
-    if value == "auto":
-        return "auto"
-    if _is_int(value) and 1 <= value <= LARGEST:
-        return int(value)
-    if isinstance(value, str) and value.isdecimal():
-        raise wrong(f"must be a number without quotes, got {describe(value)}", f"write slots = {int(value)}")
-    raise wrong(
-        f'must be "auto" or a whole number of at least 1, got {describe(value)}',
-        'for example slots = "auto" or slots = 4',
-    )
+def _of_stages(
+    value: Any, is_good: Callable[[Any], bool], wanted: str, *, what: str, example: str
+) -> list[Any] | tuple[Any, ...]:
+    """Return the entries of a list with one a stage, or one for all."""
+    listed = isinstance(value, list | tuple)
+    entries: list[Any] | tuple[Any, ...] = value if listed else [value]
+    if not entries:
+        raise wrong(f"must list the {what} of each stage, got an empty list", f"for example {example}")
+    for index, entry in enumerate(entries):
+        if not is_good(entry):
+            where = (index,) if listed else ()
+            raise wrong(f"must be {wanted}, got {describe(entry)}", f"for example {example}", *where)
+    return entries
 
 
 def _tried(value: Any) -> str | bool:
@@ -225,12 +228,12 @@ def to_path(value: Any) -> Any:
 
 
 Cap = Annotated[str | int | tuple[int, ...], PlainValidator(_cap)]
-Chunks = Annotated[str | int, PlainValidator(_chunks)]
+Chunks = Annotated[str | int, auto_or_count("chunks", 2)]
 HintName = Annotated[str, PlainValidator(_hint)]
 Milliseconds = Annotated[float | tuple[float, ...], PlainValidator(_milliseconds)]
 Recompute = Annotated[str | tuple[tuple[int, int], ...], PlainValidator(_recompute)]
 Sizes = Annotated[int | tuple[int, ...], PlainValidator(_sizes)]
-Slots = Annotated[str | int, PlainValidator(_slots)]
+Slots = Annotated[str | int, auto_or_count("slots", 4)]
 Split = Annotated[str | tuple[int, ...], PlainValidator(_split)]
 Tried = Annotated[str | bool, PlainValidator(_tried)]
 Betas = Annotated[tuple[float, float], PlainValidator(_betas)]

@@ -41,7 +41,7 @@ def with_settings(job: Job, settings: Sequence[str]) -> Job:
     problems = [
         problem
         for check in (*checks.CHECKS, *vision_checks.CHECKS, *schedule_checks.CHECKS)
-        if all(path[0] in _CHECKED for path in check.needs) and all(_has(changed, path) for path in check.needs)
+        if all(path[0] in _CHECKED for path in check.needs) and check.concerns(changed)
         for problem in check.rule(changed, None)
     ]
     if problems:
@@ -53,7 +53,3 @@ def _sentence(error: Any) -> str:
     hint = error.get("ctx", {}).get("hint", "")
     said = f"{'.'.join(map(str, error['loc']))} {error['msg']}"
     return f"{said}: {hint}" if hint else said
-
-
-def _has(job: Job, path: tuple[str | int, ...]) -> bool:
-    return hasattr(getattr(job, str(path[0])), str(path[1]))
