@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field
 
 from hpcpipe.job import values
 from hpcpipe.job.datafile import resolve
 from hpcpipe.job.factory import OWN, FactoryName
-from hpcpipe.job.section import Section
+from hpcpipe.job.section import Rooted, Section
 from hpcpipe.job.values import LARGEST, Count, Seed
 
 DataKind = Literal["text", "tokens", "image-text", "synthetic", "module:function"]
@@ -16,7 +16,7 @@ FileText = Annotated[str, AfterValidator(values.text)]
 AnyTime = Annotated[int, Field(ge=0, le=LARGEST)]
 
 
-class Samples(Section):
+class Samples(Rooted):
     """What all kinds share whose samples are drawn: the order, and what is held out for evaluation."""
 
     seed: Seed = Field(default=0, description="seed of the order in which samples are drawn")
@@ -31,20 +31,10 @@ class Samples(Section):
         default=0, description="samples of a micro-batch of an evaluation; 0: as in training"
     )
 
-    _folder: Path = PrivateAttr(default=Path())
-
-    def set_folder(self, folder: Path) -> None:
-        """Set where a relative path starts; the loader does it, once."""
-        self._folder = folder
-
     @property
     def evaluates(self) -> bool:
         """Whether anything is held out."""
         return self.eval_fraction > 0
-
-    def absolute_paths(self) -> dict[str, str]:
-        """Return the keys that hold paths with these made absolute."""
-        return {}
 
 
 class Stored(Samples):

@@ -3,14 +3,13 @@
 Only names and limits of values; what a model does is written once, in the code that draws.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field
 
 from hpcpipe.job.section import Section
-from hpcpipe.job.values import LARGEST, wrong
-from hpcpipe.job.words import describe, listing, nearest, show
+from hpcpipe.job.values import LARGEST
+from hpcpipe.job.variants import AS_TABLE, one_of
 
 Positive = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=10)]
@@ -120,41 +119,5 @@ NETWORK: dict[str, type[Section]] = {
     "bursts": Bursts,
 }
 
-
-def _one_of(models: dict[str, type[Section]], example: str) -> Callable[[Any], Any]:
-    """Return a validator that takes a table and finds its section by its key `model`."""
-    known = listing([show(name) for name in models], "or")
-
-    def validate(value: Any) -> Any:
-        if isinstance(value, tuple(models.values())):
-            return value
-        if not isinstance(value, dict):
-            raise wrong(f"must be a table with a model, got {describe(value)}", f"for example {example}")
-        name = value.get("model")
-        if not isinstance(name, str) or name not in models:
-            near = nearest(name, models) if isinstance(name, str) else None
-            meant = f"did you mean {show(near)}? " if near else ""
-            got = f"has the unknown model {show(name)}" if name is not None else "needs a model"
-            raise wrong(got, f"{meant}known are {known}; for example {example}")
-        section = models[name]
-        try:
-            return section.model_validate(value)
-        except ValidationError as error:
-            said = [_say(detail["loc"], detail["type"], detail["msg"]) for detail in error.errors(include_url=False)]
-            keys = [key for key in section.model_fields if key != "model"]
-            has = f"{show(name)} has {listing(keys)}" if keys else f"{show(name)} has no other key"
-            raise wrong(f"is wrong: {'; '.join(said)}", has) from None
-
-    return validate
-
-
-def _say(where: tuple[int | str, ...], kind: str, message: str) -> str:
-    key = str(where[0])
-    if kind == "extra_forbidden":
-        return f"unknown key {key}"
-    return f"{key} {message.replace('Input should', 'must')}"
-
-
-_AS_TABLE = PlainSerializer(lambda section: section.model_dump(), return_type=dict[str, Any])
-Compute = Annotated[AnyCompute, PlainValidator(_one_of(COMPUTE, '{ model = "lognormal", sigma = 0.3 }')), _AS_TABLE]
-Network = Annotated[AnyNetwork, PlainValidator(_one_of(NETWORK, '{ model = "constant", base_ms = 0.1 }')), _AS_TABLE]
+Compute = Annotated[AnyCompute, one_of(COMPUTE, "model", '{ model = "lognormal", sigma = 0.3 }'), AS_TABLE]
+Network = Annotated[AnyNetwork, one_of(NETWORK, "model", '{ model = "constant", base_ms = 0.1 }'), AS_TABLE]

@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field
 
 from hpcpipe.job import values
 from hpcpipe.job.datafile import PACKAGE, resolve
 from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.rope import NoScaling, RopeScaling
-from hpcpipe.job.section import Section
+from hpcpipe.job.section import Rooted, Section
 from hpcpipe.job.values import Count, Recompute
 
 ModelKind = Literal["gpt", "llama", "vlm", "synthetic", "module:function"]
 Epsilon = Annotated[float, Field(gt=0, lt=1)]
 
 
-class LanguageModel(Section):
+class LanguageModel(Rooted):
     """What the models of token sequences have in common; with `init` the folder's config.json gives the sizes."""
 
     kind: ModelKind = Field(description="kind of model", examples=["gpt"])
@@ -35,12 +35,6 @@ class LanguageModel(Section):
         description='blocks whose activations the backward computes again: "none", "all" (each by itself) or ranges '
         "[first, last], of each of which only the input is kept",
     )
-
-    _folder: Path = PrivateAttr(default=Path())
-
-    def set_folder(self, folder: Path) -> None:
-        """Set where a relative path starts; the loader does it, once."""
-        self._folder = folder
 
     @property
     def blocks(self) -> int:
@@ -115,7 +109,7 @@ class SyntheticModel(Section):
     kind: ModelKind = Field(description="kind of model", examples=["synthetic"])
 
 
-class OwnModel(Section):
+class OwnModel(Rooted):
     """`[model]` of kind "module:function": layers and loss that a function of your own returns."""
 
     kind: FactoryName = Field(description="kind of model", examples=[OWN])
@@ -126,12 +120,6 @@ class OwnModel(Section):
         description='layers whose activations the backward computes again: "none", "all" (each by itself) or ranges '
         "[first, last], of each of which only the input is kept",
     )
-
-    _folder: Path = PrivateAttr(default=Path())
-
-    def set_folder(self, folder: Path) -> None:
-        """Set where a relative folder starts; the loader does it, once."""
-        self._folder = folder
 
     @property
     def folder(self) -> Path:

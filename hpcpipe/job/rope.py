@@ -3,13 +3,13 @@
 Only names and limits of values; the frequencies are computed where the model is.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field
 
 from hpcpipe.job.section import Section
-from hpcpipe.job.values import Count, wrong
-from hpcpipe.job.words import describe, listing, show
+from hpcpipe.job.values import Count
+from hpcpipe.job.variants import AS_TABLE, one_of
 
 Factor = Annotated[float, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -39,33 +39,5 @@ class Llama3Scaling(Section):
 
 
 AnyScaling = NoScaling | LinearScaling | Llama3Scaling
-SCALINGS: dict[str, type[NoScaling] | type[LinearScaling] | type[Llama3Scaling]] = {
-    "none": NoScaling,
-    "linear": LinearScaling,
-    "llama3": Llama3Scaling,
-}
-
-
-def _scaling(value: Any) -> AnyScaling:
-    example = 'for example { type = "linear", factor = 2.0 }'
-    if isinstance(value, NoScaling | LinearScaling | Llama3Scaling):
-        return value
-    if not isinstance(value, dict):
-        raise wrong(f"must be a table with a type, got {describe(value)}", example)
-    section = SCALINGS.get(str(value.get("type")))
-    if section is None:
-        known = listing([show(name) for name in SCALINGS], "or")
-        raise wrong(f"= {show(value)} has no type that is known", f"type must be {known}; {example}")
-    try:
-        return section.model_validate(value)
-    except ValidationError as error:
-        said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors(include_url=False))
-        keys = listing([key for key in section.model_fields if key != "type"]) or "no other key"
-        raise wrong(f"is wrong: {said}", f"the type {show(value['type'])} has {keys}") from None
-
-
-RopeScaling = Annotated[
-    AnyScaling,
-    PlainValidator(_scaling),
-    PlainSerializer(lambda section: section.model_dump(), return_type=dict[str, Any]),
-]
+SCALINGS: dict[str, type[Section]] = {"none": NoScaling, "linear": LinearScaling, "llama3": Llama3Scaling}
+RopeScaling = Annotated[AnyScaling, one_of(SCALINGS, "type", '{ type = "linear", factor = 2.0 }'), AS_TABLE]

@@ -13,14 +13,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pr
 
 from hpcpipe.job import values
 from hpcpipe.job.checkpoint import Checkpoint
-from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, Samples, SyntheticData, Text, Tokens
+from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, SyntheticData, Text, Tokens
 from hpcpipe.job.device import Device, Emulated, Processor
 from hpcpipe.job.faults import Fault
 from hpcpipe.job.injected import Compute, Network, NoCompute, NoNetwork
 from hpcpipe.job.models import MODELS, Gpt, LanguageModel, Llama, OwnModel, SyntheticModel, Vlm
 from hpcpipe.job.optimizer import Optimizer
 from hpcpipe.job.precision import Precision
-from hpcpipe.job.section import Section
+from hpcpipe.job.section import Rooted, Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.tune import Tune
 from hpcpipe.job.values import Cap, Chunks, Count, HintName, Seed, Slots, Split, Tried
@@ -200,7 +200,7 @@ class Job(Section):
         if self.schedule.hint.startswith(FROM_FILE):
             tables["schedule"]["hint"] = f"{FROM_FILE}{self.schedule.table_path(self._folder)}"
         for name, section in (("model", self.model), ("data", self.data)):
-            if isinstance(section, Samples | LanguageModel | OwnModel):
+            if isinstance(section, Rooted):
                 tables[name] |= section.absolute_paths()
         return tomli_w.dumps(tables)
 

@@ -178,9 +178,9 @@ def test_a_llama_of_ones_own_needs_few_keys_and_its_heads_must_fit(tmp_path: Pat
     assert "head_dim = 7 is odd" in fault_of(job, "model.head_dim=7").message
     assert "heads = 5 does not divide dim = 24" in fault_of(job, "model.heads=5", "model.head_dim=4").message
     for value, message in [
-        ('{ type = "yarn" }', "has no type that is known"),
-        ('{ type = "linear" }', "is wrong: factor: Field required"),
-        ('{ type = "linear", factor = 0.5 }', "is wrong: factor: "),
+        ('{ type = "yarn" }', 'has the unknown type "yarn"'),
+        ('{ type = "linear" }', "is wrong: factor Field required"),
+        ('{ type = "linear", factor = 0.5 }', "is wrong: factor must be greater"),
         ("2", "must be a table with a type, got 2"),
     ]:
         assert message in fault_of(job, f"model.rope_scaling={value}").message
