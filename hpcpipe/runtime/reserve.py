@@ -29,11 +29,6 @@ class Reserve:
         self._seen: dict[int, int] = {}
         self._last = -1, planned.at(0)
 
-    @property
-    def size(self) -> int:
-        """What was returned last."""
-        return self._last[1]
-
     def note(self, step: int, size: int) -> None:
         """Note a message of a step that did not fit."""
         self._seen[step] = max(size, self._seen.get(step, 0))

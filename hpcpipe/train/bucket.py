@@ -4,8 +4,7 @@ A rank reduces every gradient but updates only its shard of the parameters, betw
 optimizer state is sharded for free. A tied parameter has copies on other stages: they are further owners of its shards.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -18,17 +17,6 @@ MakeOptimizer = Callable[[torch.nn.Parameter, bool], torch.optim.Optimizer]
 
 MASTER = "master"
 """The name among the states of a parameter's fp32 values, where it computes in another type."""
-
-
-class Kept(NamedTuple):
-    """What a rank keeps of one parameter for its updates: elements `begin` to `end` of the flattened parameter.
-
-    `states` are by name, views into the shard with end - begin elements or, such as Adam's count of steps, scalars.
-    """
-
-    begin: int
-    end: int
-    states: Mapping[str, torch.Tensor]
 
 
 class Bucket:
@@ -100,11 +88,10 @@ class Bucket:
         if group is not None:
             self._over_group = [backend.bucket(group, each, in_turn=False) for each in (self._sum, values)]
         shard = self._over_group[0].shard if self._over_group else slice(0, len(values))
-        self._begin = part.start + shard.start
         self._gradient = self._sum[shard]
         self._shard = values[shard]
         self._master = self._shard if types.compute == torch.float32 else whole[part][shard].clone()
-        self.uses, self.shard = uses, slice(part.start + shard.start, part.start + shard.stop)
+        self.shard = slice(part.start + shard.start, part.start + shard.stop)
         self.shard_parameter = parameter = torch.nn.Parameter(self._master)
         parameter.grad = self._gradient
         self.optimizer = make_optimizer(parameter, uses[0][0].ndim >= 2)
@@ -176,22 +163,6 @@ class Bucket:
         (state,) = self.optimizer.state.values() or ({},)
         states = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         return states if self._master is self._shard else {**states, MASTER: self._master}
-
-    def state_of(self, parameter: torch.nn.Parameter) -> Kept:
-        """Return what this rank keeps of a parameter in the first place of its use; begin = end where it is nothing."""
-        place = 0
-        for each in self.parameters:
-            if each is parameter:
-                break
-            place += each.numel()
-        else:
-            raise ValueError(f"a parameter of shape {tuple(parameter.shape)} is not in this bucket")
-        length, size = len(self._gradient), parameter.numel()
-        begin = min(max(self._begin - place, 0), size)
-        end = max(begin, min(self._begin + length - place, size))
-        mine = slice(place + begin - self._begin, place + end - self._begin)
-        states = self.states.items()
-        return Kept(begin, end, {name: value if value.ndim == 0 else value[mine] for name, value in states})
 
     def free(self) -> None:
         """Free the persistent requests."""

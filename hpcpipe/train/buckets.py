@@ -17,7 +17,7 @@ from hpcpipe.collective import Group, MpiError, measured_costs
 from hpcpipe.collective.backend import Backend, Native, Progress
 from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
 from hpcpipe.runtime import PeerLostError
-from hpcpipe.train.bucket import Bucket, Kept, MakeOptimizer
+from hpcpipe.train.bucket import Bucket, MakeOptimizer
 from hpcpipe.train.clip import Verdict
 from hpcpipe.train.precision import Types
 from hpcpipe.train.rebucket import carry_over, common_scalars
@@ -216,13 +216,6 @@ class FusionBuckets:
     def state_bytes(self) -> int:
         """Bytes that this rank keeps for updates alone: the optimizer's state, and master values in fp32."""
         return sum(bucket.state_bytes for bucket in self._buckets)
-
-    def state_of(self, parameter: torch.nn.Parameter) -> Kept:
-        """Return what this rank keeps of a trained parameter; of a tied one, it is found by its first use here."""
-        for bucket in self._buckets:
-            if any(each is parameter for each in bucket.parameters):
-                return bucket.state_of(parameter)
-        raise ValueError(f"a parameter of shape {tuple(parameter.shape)} is in no bucket of this stage")
 
     def add(self, chunk: int, gradients: Sequence[torch.Tensor | None], first: bool) -> None:
         """Add one micro-batch's gradients of a chunk, or start a new sum with them; None stands for zeros."""

@@ -91,22 +91,6 @@ class Evaluator:
         self._pass.free()
 
 
-def evaluator_of(
-    job: Job,
-    layout: Layout,
-    model: Model,
-    chunks: Sequence[Chunk],
-    *,
-    mesh: Mesh,
-    memory: Memory,
-    gpu: "Cuda | None" = None,
-) -> Evaluator | None:
-    """Return what evaluates on this rank, if anything is held out (collective over the pipeline)."""
-    if not getattr(job.data, "evaluates", False):
-        return None
-    return Evaluator(job, layout, model, chunks, mesh=mesh, memory=memory, gpu=gpu)
-
-
 @contextmanager
 def _evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Switch dropout and the like off, and afterwards each module back to what it was."""

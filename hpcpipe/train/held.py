@@ -75,13 +75,12 @@ class Holdings:
             shape = whole(each.tensor.shape, sliced)
             found.append(self._copy(MODEL, each.name, shape, Extent(0, each.tensor.numel(), sliced), each.tensor))
         for bucket in self._fused.members:
-            state = _state_of(bucket)
             for name, parameter, extent, (begin, end) in self._pieces(bucket):
                 if extent.sliced is None and self._place.slice > 0:
                     continue  # all slices have the same
                 shape = whole(parameter.shape, extent.sliced)
-                for kind, (value, elementwise) in state.items():
-                    if elementwise:
+                for kind, value in bucket.states.items():
+                    if value.ndim:
                         found.append(self._copy(kind, name, shape, extent, value[begin:end]))
                     elif extent.begin == 0 and (extent.sliced is None or extent.sliced.part == 0):
                         found.append(self._copy(kind, name, tuple(value.shape), Extent(0, value.numel()), value))
@@ -135,7 +134,7 @@ class Holdings:
     def _pieces(self, bucket: "Bucket") -> Iterator[tuple[str, torch.Tensor, Extent, tuple[int, int]]]:
         """Yield name, parameter, which of its elements lie in this rank's shard, and where in the shard."""
         low, high, at = bucket.shard.start, bucket.shard.stop, 0
-        for parameter in bucket.uses[0]:
+        for parameter in bucket.parameters:
             begin, end = max(low, at), min(high, at + parameter.numel())
             if begin < end:
                 extent = Extent(begin - at, end - at, sliced_of(parameter))
@@ -241,20 +240,6 @@ def _elementwise(manifest: Manifest) -> set[str]:
         for kind, tensors in manifest.state.items()
         if any(entry.shape == manifest.parameters[name].shape != () for name, entry in tensors.items())
     }
-
-
-def _state_of(bucket: "Bucket") -> dict[str, tuple[torch.Tensor, bool]]:
-    """Return the optimizer's tensors of this rank's shard, and whether each has an entry for every element."""
-    parameter = bucket.shard_parameter
-    found = {}
-    for kind, value in bucket.optimizer.state.get(parameter, {}).items():
-        if isinstance(value, torch.Tensor):
-            found[kind] = value, value.shape == parameter.shape
-        elif value is not None:
-            raise TypeError(f"the optimizer keeps {kind} as {type(value).__name__}; only tensors can be saved")
-    if parameter.data_ptr() != bucket.values[bucket.shard].data_ptr():
-        found[MASTER] = parameter, True
-    return found
 
 
 def _raw(tensor: torch.Tensor) -> np.ndarray:

@@ -23,7 +23,7 @@ from hpcpipe.train.admission import AdmittedBatches, admission_of
 from hpcpipe.train.batches import batches_of
 from hpcpipe.train.buckets import FusionBuckets
 from hpcpipe.train.collectives import backend_of
-from hpcpipe.train.evaluate import evaluator_of
+from hpcpipe.train.evaluate import Evaluator
 from hpcpipe.train.grouping import Grouped, Groupings
 from hpcpipe.train.launched import UploadedBatches
 from hpcpipe.train.layout import Layout
@@ -134,11 +134,12 @@ def trained_work(
         norm.sound = lambda: isfinite(stage.loss())
     memory: Memory = device.memory if isinstance(device, Cuda) else device
     wanted = inlets(layout, place.stage, ahead=ahead_of(job, device))
+    evaluates = getattr(job.data, "evaluates", False)
     return Work(
         stage=stage,
         buckets=buckets,
         mailbox=Mailbox(mesh, inlets=wanted, payload_bytes=layout.boundary_bytes, memory=memory),
-        evaluate=evaluator_of(job, layout, model, chunks, mesh=mesh, memory=memory, gpu=gpu),
+        evaluate=Evaluator(job, layout, model, chunks, mesh=mesh, memory=memory, gpu=gpu) if evaluates else None,
         modules=[module for modules in built for module in modules],
         accumulators=accumulators,
         parameters=parameters,

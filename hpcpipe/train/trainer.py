@@ -159,7 +159,7 @@ class _Loop:
         cleanup.callback(records.close)
         self._job, self._layout, self._mesh, self._world = job, layout, mesh, world
         self._emulated = job.device.kind == "emulated"
-        self._resume, self._first = resume, 0 if resume is None else resume.step
+        self._first = 0 if resume is None else resume.step
         if resume is not None:
             origin = replace(origin, restart=max(origin.restart, resume.manifest.restarts + 1))
         dealt = deal_gpus(job, world)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kept_state import state_of
 from layers import by_layer, disturb
 from training import load, needs, reference, rest, train_on
 
@@ -108,7 +109,7 @@ def _train(comm, folder, *overrides, before_step):
 def _bits(rank):
     rank.engine.gather()
     parameters = [p for each in rank.parameters for p in each]
-    kept = [value for p in parameters for value in rank.buckets.state_of(p).states.values()]
+    kept = [value for p in parameters for value in state_of(rank.buckets.members, p)[2].values()]
     return [value.detach().numpy().tobytes() for value in (*parameters, *kept)]
 
 
@@ -189,7 +190,7 @@ def test_a_step_that_is_left_out_changes_no_state_and_the_run_goes_on(comm, tmp_
 
 
 def _count(rank, parameter):
-    return [rank.buckets.state_of(parameter).states["step"]]
+    return [state_of(rank.buckets.members, parameter)[2]["step"]]
 
 
 @pytest.mark.mpi(min_size=2)

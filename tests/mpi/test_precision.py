@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from kept_state import state_of
 from layers import by_layer, disturb
 from training import load, needs, reference, train_on
 
@@ -56,7 +57,7 @@ def test_updates_smaller_than_a_bf16_step_add_up_in_the_fp32_values(alone):
     for _ in range(8):
         bucket.add(0, [torch.ones(2, dtype=torch.bfloat16)], begin=0, first=True)
         bucket.update(1e-3, 1.0)
-    assert bucket.state_of(parameter).states[MASTER].tolist() == pytest.approx([0.992] * 2, rel=1e-6)
+    assert state_of([bucket], parameter)[2][MASTER].tolist() == pytest.approx([0.992] * 2, rel=1e-6)
     assert parameter.tolist() == [torch.tensor(0.992).bfloat16().item()] * 2
 
 
@@ -132,19 +133,19 @@ def test_states_of_all_replicas_cover_every_parameter_once_and_the_master_is_wha
 
     def look(step, rank):
         if step == 1:
-            kept.extend((p, rank.buckets.state_of(p)) for each in rank.parameters for p in each)
+            kept.extend((p, *state_of(rank.buckets.members, p)) for each in rank.parameters for p in each)
 
     more = (f"parallel.data={replicas}", "job.steps=2", "batch.microbatches=2", BF16)
     train_on(comm, tmp_path, *_layout(1, "bf", "ready", *more), before_step=look)
-    gathered = comm.allgather([(p.numel(), s.begin, s.end, sorted(s.states)) for p, s in kept])
+    gathered = comm.allgather([(p.numel(), begin, end, sorted(states)) for p, begin, end, states in kept])
     if comm.rank == 0:
         for pieces in zip(*gathered[:replicas], strict=True):
             size = pieces[0][0]
             covered = sorted((begin, end) for _, begin, end, _ in pieces if end > begin)
             assert [covered[0][0], *(end for _, end in covered)] == [*(begin for begin, _ in covered), size]
             assert all(names == ["exp_avg", "exp_avg_sq", MASTER, "step"] for *_, names in pieces)
-    for _, state in kept:
-        assert all(value.numel() == state.end - state.begin for name, value in state.states.items() if name != "step")
+    for _, begin, end, states in kept:
+        assert all(value.numel() == end - begin for name, value in states.items() if name != "step")
 
 
 @pytest.mark.mpi(min_size=2)
@@ -239,5 +240,5 @@ def _bits(rank):
     """Return all that an update changes on a rank, to compare."""
     rank.engine.gather()
     parameters = [p for each in rank.parameters for p in each]
-    kept = [value for p in parameters for value in rank.buckets.state_of(p).states.values()]
+    kept = [value for p in parameters for value in state_of(rank.buckets.members, p)[2].values()]
     return [value.detach().float().numpy().tobytes() for value in (*parameters, *kept)]

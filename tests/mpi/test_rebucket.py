@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from kept_state import state_of
 from mpi4py import MPI
 from training import needs, rest, train_on
 
@@ -101,7 +102,7 @@ def _adam_like(parameter):
 def _mark(buckets, parameters, kinds):
     """Write into every element of the state a number that says whose it is and where in it."""
     for number, parameter in enumerate(parameters):
-        begin, end, states = buckets.state_of(parameter)
+        begin, end, states = state_of(buckets.members, parameter)
         for at, kind in enumerate(kinds):
             if begin < end:
                 with torch.no_grad():
@@ -129,7 +130,7 @@ def test_every_element_of_the_state_goes_to_the_shard_that_keeps_it_from_now_on(
         buckets.rebucket(size)
         owned = np.zeros(len(parameters))
         for number, parameter in enumerate(parameters):
-            begin, end, states = buckets.state_of(parameter)
+            begin, end, states = state_of(buckets.members, parameter)
             owned[number] = end - begin
             assert states["step"] == 5
             for at, kind in enumerate(kinds):
