@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from hpcpipe.analyze.accounting import account
 from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.stream import Cursor, batches
 from hpcpipe.analyze.windows import StepChoice, make_windows
@@ -34,12 +33,7 @@ def frames(run: RunLog, steps: StepChoice = None) -> Iterator[tuple[int, pl.Data
     windows, ranks = make_windows(run, steps)
     cursors = tuple(Cursor(rank, windows) for rank in ranks)
     for some in batches(cursors, windows):
-        parts = []
-        for cursor in cursors:
-            rows = cursor.take(some)
-            ended = int(cursor.rank.steps.t_end.max()) if windows.finished else None
-            parts.append(_frame(RankPart(cursor.rank, rows, account(rows, some, ended))))
-        frame = pl.concat(parts)
+        frame = pl.concat([_frame(RankPart.of(cursor, some)) for cursor in cursors])
         for i, step in enumerate(some.steps.tolist()):
             low, high = int(some.edges[i]), int(some.edges[i + 1])
             yield step, frame.filter((pl.col("t_start") >= low) & (pl.col("t_start") < high))

@@ -10,23 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.accounting import account
 from hpcpipe.analyze.describe import title
-from hpcpipe.analyze.drawing import require_drawing
+from hpcpipe.analyze.drawing import check_suffix, drawing, save
 from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
 from hpcpipe.analyze.rows import Rows
 from hpcpipe.analyze.stream import Cursor
-from hpcpipe.analyze.windows import AnalysisError, Windows, make_windows
+from hpcpipe.analyze.windows import Windows, make_windows
 from hpcpipe.analyze.words import NAME
-from hpcpipe.events import RankLog, RunLog
+from hpcpipe.events import RunLog
 from hpcpipe.plan import Kind, TimeClass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
 
 _BAR, _THICK_BAR = 0.72, 0.84
 _LINE = 0.07
@@ -85,39 +83,23 @@ def plot_gantt(
         The file cannot be written.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise AnalysisError(
-            f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}"
-        )
+    check_suffix(path)
     windows, ranks = make_windows(run, steps)
-    require_drawing()
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with drawing("hpcpipe", {"axes.spines.left": False}):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "hatch.linewidth": 0.5,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "hpcpipe",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-    }
-    with mpl.rc_context(settings):
         height = min(_ROW_INCHES * max(len(ranks), 2), _MOST_INCHES)
         figure = Figure(figsize=(12, 1.7 + height), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        _draw(figure, run, [_take(rank, windows) for rank in ranks], windows, max(windows.wall, axis_ns))
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        figure.savefig(path, metadata=metadata)
-
-
-def _take(rank: RankLog, windows: Windows) -> RankPart:
-    rows = Cursor(rank, windows).take(windows)
-    ended = int(rank.steps.t_end.max()) if windows.finished else None
-    return RankPart(rank, rows, account(rows, windows, ended))
+        _draw(
+            figure,
+            run,
+            [RankPart.of(Cursor(rank, windows), windows) for rank in ranks],
+            windows,
+            max(windows.wall, axis_ns),
+        )
+        save(figure, path, path.suffix.lower()[1:])
 
 
 def _draw(figure: "Figure", run: RunLog, parts: list[RankPart], windows: Windows, axis_ns: int) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.accounting import Account
+from hpcpipe.analyze.accounting import Account, account
 from hpcpipe.analyze.rows import Rows
+from hpcpipe.analyze.stream import Cursor
 from hpcpipe.analyze.windows import Windows
 from hpcpipe.events import RankLog
 from hpcpipe.plan import TimeClass
@@ -34,6 +35,13 @@ class RankPart:
     log: RankLog
     rows: Rows
     account: Account
+
+    @classmethod
+    def of(cls, cursor: Cursor, windows: Windows) -> "RankPart":
+        """Take a rank's rows of the windows, which are asked for in order."""
+        rows = cursor.take(windows)
+        ended = int(cursor.rank.steps.t_end.max()) if windows.finished else None
+        return cls(cursor.rank, rows, account(rows, windows, ended))
 
 
 @dataclass(frozen=True, slots=True)

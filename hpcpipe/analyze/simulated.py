@@ -1,15 +1,12 @@
 """The log that a simulated run would have written, so that reports and pictures of real runs serve for it too.
 
-It invents nothing: what the simulation did not have (losses, memory of the process) is left empty.
+What is left empty in it is said in memory_log.py.
 """
 
 from pathlib import Path
 
-import numpy as np
-
-from hpcpipe.events import Events, LogHeader, MemoryRows, RankLog, RunLog, Steps
-from hpcpipe.events.clock import fit_clock
-from hpcpipe.events.tables import Decisions
+from hpcpipe.analyze.memory_log import Row, memory_log
+from hpcpipe.events import LogHeader, RankLog, RunLog
 from hpcpipe.job import Job
 from hpcpipe.plan import FLAG_BACKWARD, Kind, TimeClass
 from hpcpipe.simulate import Message, SimulatedRun
@@ -17,14 +14,11 @@ from hpcpipe.simulate import Message, SimulatedRun
 SIMULATED = "simulated"
 """Stands as the device in the header of such a log."""
 
-_NONE = np.empty(0, dtype=np.int64)
-_Fields = tuple[int, int, int, int, int, int, int, int, int, int]
-
 
 def as_log(run: SimulatedRun, job: Job) -> RunLog:
     """Return the log, one rank a stage; times in ns from the begin of the first step."""
     stages = len(run.steps[0].rows)
-    rows: list[list[_Fields]] = [[] for _ in range(stages)]
+    rows: list[list[Row]] = [[] for _ in range(stages)]
     for number, step in zip(run.numbers, run.steps, strict=True):
         ended: list[dict[int, Message]] = [{} for _ in range(stages)]
         for message in step.messages:
@@ -47,7 +41,7 @@ def as_log(run: SimulatedRun, job: Job) -> RunLog:
     return RunLog(Path(job.run.name), ranks, ())
 
 
-def _wait(step: int, cause: TimeClass, start: int, end: int, message: Message | None) -> _Fields:
+def _wait(step: int, cause: TimeClass, start: int, end: int, message: Message | None) -> Row:
     if message is None:
         return step, -1, Kind.WAIT, 0, -1, start, end, cause, -1, 0
     task, backward = message.task, FLAG_BACKWARD * (message.task.kind is Kind.B)
@@ -56,54 +50,17 @@ def _wait(step: int, cause: TimeClass, start: int, end: int, message: Message | 
     )  # fmt: skip
 
 
-def _rank(stage: int, stages: int, rows: list[_Fields], run: SimulatedRun, job_toml: str, job_sha256: str) -> RankLog:
-    table = np.array(rows, dtype=np.int64).reshape(len(rows), 10)
-    table = table[np.argsort(table[:, 6], kind="stable")]
-    step, microbatch, kind, chunk, ready, start, end, wait_class, peer, flags = table.T
-    zeros = np.zeros(len(table), dtype=np.int64)
-    count = len(run.numbers)
-    return RankLog(
-        header=LogHeader(
-            job_toml=job_toml,
-            job_sha256=job_sha256,
-            world_size=stages,
-            mesh=(stages, 1, 1),
-            rank=stage,
-            coords=(stage, 0, 0),
-            host="",
-            device=SIMULATED,
-            started_utc="",
-        ),
-        rows=MemoryRows(
-            Events(
-                step=step,
-                microbatch=microbatch,
-                kind=kind,
-                chunk=chunk,
-                t_ready=ready,
-                t_start=start,
-                t_end=end,
-                wait_class=wait_class,
-                peer=peer,
-                nbytes=zeros,
-                rank_in_hint=zeros - 1,
-                ready_count=zeros,
-                flags=flags,
-            )
-        ),
-        steps=Steps(
-            step=np.array(run.numbers, dtype=np.int64),
-            t_begin=np.array([each.begin[stage] for each in run.steps], dtype=np.int64),
-            t_end=np.array([each.end[stage] for each in run.steps], dtype=np.int64),
-            loss=np.full(count, np.nan),
-            grad_norm=np.full(count, np.nan),
-            tokens=np.zeros(count, dtype=np.int64),
-            hint=np.full(count, "", dtype=object),
-            k=np.zeros(count, dtype=np.int64),
-            bucket_bytes=np.zeros(count, dtype=np.int64),
-            peak_bytes=np.zeros(count, dtype=np.int64),
-        ),
-        decisions=Decisions(_NONE, _NONE, _NONE),
-        clock=fit_clock(_NONE, _NONE, _NONE),
-        complete=True,
+def _rank(stage: int, stages: int, rows: list[Row], run: SimulatedRun, job_toml: str, job_sha256: str) -> RankLog:
+    header = LogHeader(
+        job_toml=job_toml,
+        job_sha256=job_sha256,
+        world_size=stages,
+        mesh=(stages, 1, 1),
+        rank=stage,
+        coords=(stage, 0, 0),
+        host="",
+        device=SIMULATED,
+        started_utc="",
     )
+    begins, ends = [each.begin[stage] for each in run.steps], [each.end[stage] for each in run.steps]
+    return memory_log(header, rows, steps=run.numbers, begins=begins, ends=ends)

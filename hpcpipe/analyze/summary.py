@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcpipe.analyze.accounting import NUM_CLASSES, account
+from hpcpipe.analyze.accounting import NUM_CLASSES
 from hpcpipe.analyze.critical_path import PathEntry, critical_paths
 from hpcpipe.analyze.decided import decisions_of, groups_of
 from hpcpipe.analyze.describe import describe, placement, read_job
@@ -98,15 +98,9 @@ def analysed(cursors: tuple[Cursor, ...], windows: Windows, placed: Placement) -
     """Yield the run some windows at a time, classified and linked."""
     done = 0
     for some in batches(cursors, windows):
-        parts = tuple(_part(cursor, some) for cursor in cursors)
+        parts = tuple(RankPart.of(cursor, some) for cursor in cursors)
         yield Batch(some, slice(done, done + len(some)), parts, build_graph(parts, some, placed))
         done += len(some)
-
-
-def _part(cursor: Cursor, windows: Windows) -> RankPart:
-    rows = cursor.take(windows)
-    ended = int(cursor.rank.steps.t_end.max()) if windows.finished else None
-    return RankPart(cursor.rank, rows, account(rows, windows, ended))
 
 
 def summarize(run: RunLog, steps: StepChoice = None, *, peak_tflops: float | None = None) -> Report:

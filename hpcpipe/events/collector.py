@@ -144,8 +144,3 @@ class Collector:
         for ring, number in zip(self._rings, asked, strict=True):
             ring.words[FAULTY] = int(not written)
             ring.words[DONE] = number
-
-
-def summarize_fault(fault: OSError | None) -> str:
-    """Return a fault as a sentence, empty if there is none."""
-    return "" if fault is None else str(fault.args[-1] if fault.args else fault)

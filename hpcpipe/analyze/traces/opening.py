@@ -10,21 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcpipe.analyze.memory_log import memory_log
 from hpcpipe.analyze.traces.layout import Layout, layout_of
 from hpcpipe.analyze.traces.names import Role
 from hpcpipe.analyze.traces.read import Trace, read_trace
 from hpcpipe.analyze.traces.rows import Row, Work, rows_of, steps_of, work_of
-from hpcpipe.events import Events, LogError, LogHeader, MemoryRows, RankLog, RunLog, Steps, open_run
-from hpcpipe.events.clock import fit_clock
+from hpcpipe.events import LogError, LogHeader, RankLog, RunLog, open_run
 from hpcpipe.events.reader import find_files
-from hpcpipe.events.tables import Decisions
 from hpcpipe.plan import Kind
 
 DEVICE = "imported trace"
 """Stands as the device in the header of such a log."""
 
 _ENDINGS = (".json", ".json.gz")
-_NONE = np.empty(0, dtype=np.int64)
 
 
 def open_log(path: Path | str) -> RunLog:
@@ -127,50 +125,23 @@ def _gaps(traces: list[Trace], useful: list[Trace], layout: Layout, ranks: tuple
 
 
 def _rank_log(trace: Trace, rows: list[Row], layout: Layout, toml: str) -> RankLog:
+    """Return the log of a rank, with the steps in which it did something; each ends with the last thing done."""
     stage, replica = layout.place[trace.rank]
-    table = np.array(rows, dtype=np.int64).reshape(len(rows), 10)
-    step, microbatch, kind, chunk, ready, start, end, wait_class, peer, flags = table.T
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return RankLog(
-        header=LogHeader(
-            job_toml=toml,
-            job_sha256=sha256(toml.encode()).hexdigest(),
-            world_size=max(trace.ranks, len(layout.place)),
-            mesh=(layout.placement.stages, layout.replicas, 1),
-            rank=trace.rank,
-            coords=(stage, replica, 0),
-            host="",
-            device=DEVICE,
-            started_utc="",
-        ),
-        rows=MemoryRows(
-            Events(step, microbatch, kind, chunk, ready, start, end, wait_class, peer, zeros, zeros - 1, zeros, flags)
-        ),
-        steps=_steps(trace, rows),
-        decisions=Decisions(_NONE, _NONE, _NONE),
-        clock=fit_clock(_NONE, _NONE, _NONE),
-        complete=True,
+    header = LogHeader(
+        job_toml=toml,
+        job_sha256=sha256(toml.encode()).hexdigest(),
+        world_size=max(trace.ranks, len(layout.place)),
+        mesh=(layout.placement.stages, layout.replicas, 1),
+        rank=trace.rank,
+        coords=(stage, replica, 0),
+        host="",
+        device=DEVICE,
+        started_utc="",
     )
-
-
-def _steps(trace: Trace, rows: list[Row]) -> Steps:
-    """Return the steps in which the rank did something; each ends with the last thing done."""
     last: dict[int, int] = {}
     for row in rows:
         last[row.step] = max(last.get(row.step, 0), row.t_end)
     begins = {number: begin for number, begin, _ in steps_of(trace) if number in last}
-    numbers = np.array(sorted(begins), dtype=np.int64)
-    count = len(numbers)
-    zeros = np.zeros(count, dtype=np.int64)
-    return Steps(
-        step=numbers,
-        t_begin=np.array([begins[number] for number in numbers.tolist()], dtype=np.int64),
-        t_end=np.array([last[number] for number in numbers.tolist()], dtype=np.int64),
-        loss=np.full(count, np.nan),
-        grad_norm=np.full(count, np.nan),
-        tokens=zeros,
-        hint=np.full(count, "", dtype=object),
-        k=zeros,
-        bucket_bytes=zeros,
-        peak_bytes=zeros,
-    )
+    steps = sorted(begins)
+    begun, ended = [begins[number] for number in steps], [last[number] for number in steps]
+    return memory_log(header, rows, steps=steps, begins=begun, ends=ended)
