@@ -120,6 +120,7 @@ def _train(
     from hpcpipe.cli.resume import CheckpointError, find_together, goes_on, is_done
     from hpcpipe.runtime import FailureGuard, World
     from hpcpipe.train import Origin, ReplayError, read_replay, train
+    from hpcpipe.train.collectives import problem_with_nccl
     from hpcpipe.train.work import deal_gpus
 
     world = World()
@@ -135,7 +136,7 @@ def _train(
             if world.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.INPUT
-        if problem := deal_gpus(job, world).problem:
+        if problem := deal_gpus(job, world).problem or problem_with_nccl(job, world):
             if world.rank == 0:
                 print(f"hpcpipe: {problem}", file=sys.stderr)
             return ExitCode.ENVIRONMENT

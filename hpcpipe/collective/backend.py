@@ -3,10 +3,11 @@
 The choice is made once for a rank; whoever owns buckets sees no difference. It knows no parameters.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
+from mpi4py import MPI
 
 from hpcpipe.collective.bucket import CollectiveBucket
 from hpcpipe.collective.device_kernels import Kernels, make_kernels
@@ -14,6 +15,9 @@ from hpcpipe.collective.device_ring import DeviceBucket, DeviceGroup, GpuWithStr
 from hpcpipe.collective.device_staged import StagedBucket
 from hpcpipe.collective.fusion import pack, square_sum
 from hpcpipe.collective.group import Group
+
+if TYPE_CHECKING:
+    from hpcpipe.collective.nccl import NcclGroup
 
 Progress = Literal["poll", "thread", "auto"]
 """Who works on what is under way on a CPU, as in `CollectiveBucket`; kernels and copies of a GPU need nobody."""
@@ -54,6 +58,9 @@ class Backend(Protocol):
     def square_sum(self, flat: torch.Tensor) -> float | torch.Tensor:
         """Return the sum of the squares in double precision, on a GPU as a tensor that nobody waits for yet."""
 
+    def release(self, group: Group) -> None:
+        """Free what the buckets of a group shared (collective); they have been freed, and the group is freed next."""
+
     def free(self) -> None:
         """Free what the buckets shared (collective); they have been freed."""
 
@@ -77,6 +84,9 @@ class Native:
     def square_sum(self, flat: torch.Tensor) -> float:
         """Return the sum of the squares, added in one order."""
         return square_sum(flat)
+
+    def release(self, group: Group) -> None:
+        """Return: groups free themselves."""
 
     def free(self) -> None:
         """Return: groups free themselves."""
@@ -109,7 +119,8 @@ class OnGpu:
         self.device = device
         self._kernels = make_kernels() if kernels is None else kernels
         self._side: Any = None
-        self._groups: dict[Group, Any] = {}
+        self._groups: dict[Group, DeviceGroup] = {}
+        self._nccl_groups: dict[int, NcclGroup] = {}  # by communicator: making one takes long, and it has no tags
 
     def bucket(self, group: Group, flat: torch.Tensor, *, in_turn: bool, progress: Progress = "poll") -> Collective:
         """Return the collectives of a buffer in this GPU's memory."""
@@ -117,17 +128,17 @@ class OnGpu:
         if in_turn and self._nccl:
             from hpcpipe.collective.nccl import NcclBucket, NcclGroup
 
-            return NcclBucket(
-                self._shared(group, lambda: NcclGroup(group.comm, gpu=self._gpu, compute=self._compute)), flat
-            )
+            ranks = MPI._handleof(group.comm)
+            if ranks not in self._nccl_groups:
+                self._nccl_groups[ranks] = NcclGroup(group.comm, gpu=self._gpu, compute=self._compute)
+            return NcclBucket(self._nccl_groups[ranks], flat)
         if not self._gpu_aware:
             self._side = self._gpu.stream() if self._side is None else self._side
             return StagedBucket(group, flat, gpu=self._gpu, compute=self._compute, side=self._side)
 
-        def make() -> DeviceGroup:
-            return DeviceGroup(group.comm, gpu=self._gpu, kernels=self._kernels, compute=self._compute)
-
-        return DeviceBucket(self._shared(group, make), flat)
+        if group not in self._groups:
+            self._groups[group] = DeviceGroup(group.comm, gpu=self._gpu, kernels=self._kernels, compute=self._compute)
+        return DeviceBucket(self._groups[group], flat)
 
     def pack(self, tensors: Sequence[torch.Tensor], flat: torch.Tensor, accumulate: bool = False) -> None:
         """Write or add the tensors with one kernel, on the stream of the tasks."""
@@ -137,14 +148,14 @@ class OnGpu:
         """Return the sum of the squares, on the stream of the tasks."""
         return torch.linalg.vector_norm(flat, dtype=torch.float64) ** 2
 
+    def release(self, group: Group) -> None:
+        """Free the communicator of a group's buckets (collective); NCCL's serves those of the next one."""
+        if (made := self._groups.pop(group, None)) is not None:
+            made.free()
+
     def free(self) -> None:
         """Free the groups (collective)."""
-        for group in self._groups.values():
+        for group in (*self._groups.values(), *self._nccl_groups.values()):
             group.free()
         self._groups.clear()
-
-    def _shared(self, group: Group, make: Callable[[], Any]) -> Any:
-        """Return what the buckets of a group share, made with the first of them."""
-        if group not in self._groups:
-            self._groups[group] = make()
-        return self._groups[group]
+        self._nccl_groups.clear()

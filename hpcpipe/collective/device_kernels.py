@@ -24,6 +24,9 @@ TYPES = {
 MOST_SOURCES, MOST_PARTS, TILE, THREADS = 256, 200, 4096, 256
 """As in kernels.cu: arguments of a kernel have 4 KiB."""
 
+OLDEST_CUPY = 14
+"""It takes streams by CUDA's protocol, and the id of NCCL as bytes."""
+
 SOURCES = np.dtype([("at", "<u8", MOST_SOURCES), ("count", "<u8")])
 PARTS = np.dtype([("at", "<u8", MOST_PARTS), ("begin", "<u8", MOST_PARTS + 1), ("count", "<u8")])
 _MOST_BLOCKS = 2**31 - 1
@@ -96,9 +99,7 @@ class CupyKernels:
     instead_of = ""
 
     def __init__(self) -> None:
-        import cupy
-
-        self._cupy = cupy
+        self._cupy = load_cupy()
         self._made: dict[str, Any] = {}
         self._streams: dict[int, Any] = {}
         self._kernel("add_two_Float32", add_line("add_two_Float32", "Float32", many=False)).compile()
@@ -189,6 +190,21 @@ class TorchKernels:
             for tensor in tensors:
                 tensor.view(-1).copy_(flat[at : at + tensor.numel()])
                 at += tensor.numel()
+
+
+def load_cupy() -> Any:
+    """Return cupy.
+
+    Raises
+    ------
+    ImportError
+        It is not installed, does not find its libraries, or is too old.
+    """
+    import cupy
+
+    if int(cupy.__version__.partition(".")[0]) < OLDEST_CUPY:
+        raise ImportError(f"cupy {cupy.__version__} is installed, but {OLDEST_CUPY} or newer is needed")
+    return cupy
 
 
 def make_kernels() -> Kernels:

@@ -5,6 +5,7 @@ NCCL; all is imported when a group is made, so that nothing else needs it.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from mpi4py import MPI
 
 from hpcpipe.collective.abi import MpiError
 from hpcpipe.collective.bucket import check_alike
+from hpcpipe.collective.device_kernels import load_cupy
 from hpcpipe.collective.device_ring import GpuWithStreams
 from hpcpipe.collective.group import checked
 
@@ -50,7 +52,7 @@ class NcclGroup:
 
     def __init__(self, comm: MPI.Intracomm, *, gpu: GpuWithStreams, compute: Any, nccl: Any = None) -> None:
         self.comm, self.gpu, self.compute = checked(comm), gpu, compute
-        self._nccl = nccl if nccl is not None else _found()
+        self._nccl = nccl if nccl is not None else _found()[0]
         here = np.array([0 if self._nccl is None else 1], dtype=np.int64)
         comm.Allreduce(MPI.IN_PLACE, here, op=MPI.MIN)
         if not here[0]:
@@ -157,10 +159,21 @@ class NcclBucket:
             self._under_way = self._group.enqueue(call)
 
 
-def _found() -> Any:
-    """Return cupy's NCCL, or None where it cannot be used."""
+def why_missing() -> str:
+    """Return why NCCL cannot be used in this process, in words; empty if it can."""
+    return _found()[1]
+
+
+def _found() -> tuple[Any, str]:
+    """Return cupy's NCCL, or None and why it cannot be used; the library is torch's, which has loaded it before."""
     try:
-        from cupy.cuda import nccl
-    except ImportError:
-        return None
-    return nccl if getattr(nccl, "available", False) else None
+        with warnings.catch_warnings(record=True) as said:  # cupy warns of what it does not find
+            warnings.simplefilter("always")
+            load_cupy()
+            from cupy.cuda import nccl
+    except Exception as error:  # of its many kinds
+        return None, f"cupy cannot be used ({' '.join(str(error).split())})"
+    if getattr(nccl, "available", False):
+        return nccl, ""
+    reasons = [" ".join(str(each.message).split()) for each in said if "nccl" in str(each.message)]
+    return None, f"cupy finds no NCCL ({reasons[0]})" if reasons else "cupy finds no NCCL"

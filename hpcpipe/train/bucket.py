@@ -132,12 +132,12 @@ class Bucket:
         self._square = self._square_sum(self._gradient)
 
     @property
-    def square_norm(self) -> float:
+    def square_norm(self) -> float | torch.Tensor:
         """The squared norm of this rank's shard of the gradient when it was measured last, loss scale and all.
 
-        On a GPU, whoever asks waits for it.
+        On a GPU it is a scalar there; whoever makes a number of it waits for it.
         """
-        return float(self._square)
+        return self._square
 
     def update(self, rate: float, factor: float) -> None:
         """Take one optimizer step on this rank's shard with its gradient times `factor`."""

@@ -198,6 +198,7 @@ class FusionBuckets:
                 for bucket in [each for each in old if not any(id(p) in left for p in each.parameters)]:
                     bucket.free()
                     old.remove(bucket)
+            self._backend.release(group)
             group.free()
         self._exchanges = self._turns()
         return True
@@ -324,10 +325,17 @@ class FusionBuckets:
 
     def _square(self) -> float:
         """Return the squared norm of all buckets as measured last, for which the host waits."""
-        squares = [bucket.square_norm for bucket in self._buckets]
+        squares = numbers_of([bucket.square_norm for bucket in self._buckets])
         if not all(map(isfinite, squares)):
             return nan
         return fsum(square for square, counted in zip(squares, self._counted, strict=True) if counted)
+
+
+def numbers_of(values: Sequence[float | torch.Tensor]) -> list[float]:
+    """Return numbers of which some are scalars of a GPU, with one copy for all of these, which the host waits for."""
+    scalars = [value for value in values if isinstance(value, torch.Tensor)]
+    copied = iter(torch.stack(scalars).tolist() if scalars else ())
+    return [next(copied) if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _fuse(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpipe.job import Job
 from hpcpipe.plan import Kind
-from hpcpipe.runtime import Mesh, PeerLostError, Waiting
+from hpcpipe.runtime import Mesh, PeerLostError, Waiting, World
 
 if TYPE_CHECKING:
     from hpcpipe.collective.backend import Backend
@@ -31,6 +31,19 @@ def backend_of(job: Job, device: Any) -> "Backend":
         gpu_aware=isinstance(device.memory, Direct),
         nccl=nccl,
     )
+
+
+def problem_with_nccl(job: Job, world: World) -> str:
+    """Return why a job's NCCL cannot be used, by the lowest rank where it cannot (collective); empty for nothing."""
+    asked = (("dp_collectives", job.comm.dp_collectives), ("tp_collectives", job.comm.tp_collectives))
+    keys = [key for key, value in asked if value == "nccl"]
+    if not keys:
+        return ""
+    from hpcpipe.collective.nccl import NCCL_FIX, why_missing
+
+    why = why_missing()
+    mine = f'[comm] {" and ".join(keys)} = "nccl", but on rank {world.rank} on {world.host} {why}: {NCCL_FIX}'
+    return str(world.first(mine if why else "") or "")
 
 
 def tensor_group(job: Job, mesh: Mesh, waiting: Waiting, device: Any) -> "TensorGroup | None":

@@ -194,5 +194,12 @@ def test_a_rank_s_backend_packs_behind_its_tasks_and_shares_what_buckets_need(co
     assert torch.equal(flat.cpu(), expected * comm.size)
     for bucket in buckets:
         bucket.free()
-    backend.free()
+    backend.release(group)
     group.free()
+    another = Group(comm)  # as when buckets are cut anew
+    bucket = backend.bucket(another, flat, in_turn=True)
+    made = list(backend._groups)
+    assert made == ([another] if gpu_aware else []), "what the buckets of the first group shared is kept"
+    bucket.free()
+    backend.free()
+    another.free()

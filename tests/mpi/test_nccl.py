@@ -1,12 +1,17 @@
 """NCCL behind the surface of the other collectives, with a stand-in for it: pointers, counts, order, who has it not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from late_gpu import LateGpu, LateNccl
 
-from hpcpipe.collective import nccl
+from hpcpipe.collective import Group, nccl
+from hpcpipe.collective.backend import OnGpu
 from hpcpipe.collective.nccl import NcclBucket, NcclGroup, NcclMissingError
 from hpcpipe.collective.nccl_tensor import NcclTensorGroup
+from hpcpipe.runtime import World
+from hpcpipe.train.collectives import problem_with_nccl
 
 
 class NoWaiting:
@@ -70,7 +75,40 @@ def test_slices_sum_and_gather_on_the_stream_of_the_tasks_without_waiting(comm, 
 
 
 @pytest.mark.mpi(min_size=2)
+def test_a_job_for_nccl_is_told_before_it_begins_which_rank_lacks_it(comm, monkeypatch):
+    world = World(comm)
+    job = SimpleNamespace(comm=SimpleNamespace(dp_collectives="nccl", tp_collectives="mpi"))
+    here = comm.rank == comm.size - 1
+    monkeypatch.setattr(nccl, "_found", lambda: (None, "cupy finds no NCCL") if here else (object(), ""))
+    problem = problem_with_nccl(job, world)
+    assert problem.startswith(f'[comm] dp_collectives = "nccl", but on rank {comm.size - 1} on ')
+    assert "cupy finds no NCCL: pip install 'hpcpipe[cuda]'" in problem
+    monkeypatch.setattr(nccl, "_found", lambda: (object(), ""))
+    assert problem_with_nccl(job, world) == ""
+
+
+@pytest.mark.mpi(min_size=2)
+def test_buckets_of_a_new_group_use_the_communicator_of_those_before(comm, gpu, monkeypatch):
+    stand_in = LateNccl(gpu, comm)
+    monkeypatch.setattr(nccl, "_found", lambda: (stand_in, ""))
+    backend = OnGpu(gpu, device=gpu.device, compute=gpu.compute, gpu_aware=False, nccl=True, kernels=object())
+    for turn in range(3):
+        group = Group(comm)
+        flat = torch.full((comm.size * 2,), turn + 1.0)
+        bucket = backend.bucket(group, flat, in_turn=True)
+        bucket.start_all_reduce()
+        bucket.wait()
+        assert torch.equal(flat, torch.full((comm.size * 2,), comm.size * (turn + 1.0)))
+        bucket.free()
+        backend.release(group)
+        group.free()
+    assert stand_in.made == 1 and stand_in.destroyed == 0
+    backend.free()
+    assert stand_in.destroyed == 1
+
+
+@pytest.mark.mpi(min_size=2)
 def test_where_one_rank_lacks_nccl_all_are_told_and_none_waits(comm, gpu, monkeypatch):
-    monkeypatch.setattr(nccl, "_found", lambda: None if comm.rank == comm.size - 1 else LateNccl(gpu, comm))
+    monkeypatch.setattr(nccl, "_found", lambda: (None if comm.rank == comm.size - 1 else LateNccl(gpu, comm), ""))
     with pytest.raises(NcclMissingError, match=r"hpcpipe\[cuda\]"):
         NcclGroup(comm, gpu=gpu, compute=gpu.compute)

@@ -206,7 +206,8 @@ def test_nvrtc_compiles_every_kernel_moves_16_bytes_at_once_and_keeps_denormals(
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(kernel_text() + _all_lines(), "kernels.cu", (), ())
     try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", "--std=c++17", "-ftz=true"))  # as cupy does
+        options = f"--gpu-architecture={architecture}", "--std=c++17", "-ftz=true"  # the last is cupy's
+        nvrtc.compileProgram(program, options)
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
     ptx = nvrtc.getPTX(program)

@@ -1,4 +1,4 @@
-"""Which kernels gradient buckets have where cupy is missing, or is there and does not work."""
+"""Which kernels gradient buckets have, and whether there is NCCL, where cupy is missing or does not work."""
 
 import sys
 import types
@@ -7,6 +7,7 @@ import pytest
 
 from hpcpipe.collective import device_kernels
 from hpcpipe.collective.device_kernels import CupyKernels, TorchKernels, make_kernels
+from hpcpipe.collective.nccl import why_missing
 
 
 class _Kernel:
@@ -17,9 +18,10 @@ class _Kernel:
         self.compiled += 1
 
 
-def _cupy(monkeypatch: pytest.MonkeyPatch, kernel: type) -> None:
+def _cupy(monkeypatch: pytest.MonkeyPatch, kernel: type, version: str = "14.2.0") -> None:
     module = types.ModuleType("cupy")
     module.RawKernel = kernel  # type: ignore[attr-defined]
+    module.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cupy", module)
     monkeypatch.setattr(device_kernels, "find_spec", lambda _name: object())
 
@@ -58,3 +60,21 @@ def test_with_a_cupy_that_cannot_be_imported_they_are_torchs(monkeypatch: pytest
     monkeypatch.setattr(device_kernels, "find_spec", lambda _name: object())
     with pytest.warns(UserWarning, match="cupy does not work here"):
         assert isinstance(make_kernels(), TorchKernels)
+
+
+def test_a_cupy_that_is_too_old_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    _cupy(monkeypatch, _Kernel, version="13.6.0")
+    with pytest.warns(UserWarning, match=r"cupy 13\.6\.0 is installed, but 14 or newer"):
+        assert isinstance(make_kernels(), TorchKernels)
+    assert "13.6.0" in why_missing()
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_nccl_is_there_where_cupy_says_so(monkeypatch: pytest.MonkeyPatch, available: bool) -> None:
+    _cupy(monkeypatch, _Kernel)
+    room, nccl = types.ModuleType("cupy.cuda"), types.ModuleType("cupy.cuda.nccl")
+    nccl.available = available  # type: ignore[attr-defined]
+    room.nccl = nccl  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy.cuda", room)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", nccl)
+    assert why_missing() == ("" if available else "cupy finds no NCCL")
