@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_terminal_summary(terminalreporter, config):
     if count := config.stash.get(_NOT_RUN, 0):
-        why = "torch sees no GPU here" if config.option.markexpr == "gpu" else "GPUs are for `make test-gpu`"
+        why = _why_none() if config.option.markexpr == "gpu" else "GPUs are for `make test-gpu`"
         terminalreporter.section("gpu", sep="=", red=True, bold=True)
         terminalreporter.write_line(f"not run: no GPU. {count} tests of real GPUs were NOT RUN: {why}.", red=True)
 
@@ -39,3 +39,9 @@ def _sees_a_gpu():
     import torch
 
     return torch.cuda.is_available()
+
+
+def _why_none():
+    from hpcpipe.device.gpu import why_none
+
+    return why_none()

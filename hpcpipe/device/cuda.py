@@ -6,6 +6,7 @@ thread computes comes behind the tasks that it was given; it knows neither MPI n
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,19 +88,22 @@ class Clock:
         self._gpu, self._now = gpu, now
         self._idle: list[Event] = []
         self._stream = gpu.stream()
-        self._origin = gpu.event()
+        self._origin: Event | None = None
         self._at = 0
         self.uncertainty = 0
         """How well the origin's time is known, ns."""
 
     def set(self) -> None:
-        """Find the origin anew; takes some 30 µs, whatever the GPU does in other streams."""
+        """Find the origin anew; takes some 30 µs, whatever the GPU does in other streams.
+
+        The first one is waited for, however long others who share the GPU keep it.
+        """
         best: tuple[int, int, Event] | None = None
         for _ in range(_TRIES):
             event = self._take()
             before = self._now()
             event.record(self._stream)
-            for _ in range(_LOOKS):
+            for _ in count() if self._origin is None and best is None else range(_LOOKS):
                 if event.query():
                     after = self._now()
                     if best is None or after - before < best[0]:
@@ -111,7 +115,8 @@ class Clock:
                     break
         if best is None:  # the GPU has no room for a mark; the origin before this one goes on
             return
-        self.reuse(self._origin)
+        if self._origin is not None:
+            self.reuse(self._origin)
         width, self._at, self._origin = best
         self.uncertainty = width // 2
 
@@ -123,6 +128,7 @@ class Clock:
 
     def time_of(self, event: Event) -> int:
         """Return when a mark was passed, ns of the host's clock."""
+        assert self._origin is not None, "the clock has not been set"
         return self._at + self._origin.elapsed_ns(event)
 
     def reuse(self, *events: Event) -> None:

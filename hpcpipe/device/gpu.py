@@ -3,6 +3,7 @@
 Everything of torch.cuda that the package uses is behind it, so that tests can put a GPU in its place that never was.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -83,6 +84,9 @@ class Gpu(Protocol):
         """End the range begun last."""
 
 
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
 class _Event:
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)
@@ -161,6 +165,22 @@ class TorchGpu:
 def num_gpus() -> int:
     """Return how many GPUs torch sees in this process; 0 where it was built without CUDA."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def why_none() -> str:
+    """Return why torch sees no GPU in this process, in words; empty if it sees one."""
+    if num_gpus():
+        return ""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} was built without CUDA; install one that was built for this machine's driver"
+    hidden = [f"{name}={os.environ[name]!r}" for name in _HIDING if os.environ.get(name) in ("", "-1")]
+    if hidden:
+        return f"{' and '.join(hidden)} hides them"
+    try:
+        torch.cuda.init()
+    except Exception as error:  # RuntimeError, or one of the driver's own kind
+        return f"torch {torch.__version__}: {' '.join(str(error).split())}"
+    return f"torch {torch.__version__} finds none, though its driver answers"
 
 
 def identity(index: int) -> str:

@@ -131,9 +131,8 @@ class _OnGpu:
     def load(self, buffer: Message, at: int, described: Description) -> torch.Tensor:
         """Return a tensor that is a view of a message in the GPU's memory, a new leaf."""
         assert buffer.device is not None, "nothing has landed in this buffer"
-        tensor = loaded(buffer.device, at, described)
-        self._gpu.lend(tensor, self._compute)
-        return tensor
+        self._gpu.lend(buffer.device, self._compute)
+        return loaded(buffer.device, at, described)
 
     def _allocate(self, num_bytes: int, stream: Stream) -> torch.Tensor:
         """Return memory that only a copy stream has used: what tasks freed, they may still be reading."""

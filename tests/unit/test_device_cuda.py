@@ -57,6 +57,24 @@ def test_times_of_events_are_the_origins_plus_what_has_passed_since():
     assert task.times == (2002 + begin, 2002 + end)
 
 
+def test_the_clock_waits_for_its_first_origin_and_later_keeps_the_one_before(monkeypatch):
+    """Others may keep a shared GPU for long, and the time of an event cannot be told from no origin."""
+    monkeypatch.setattr("hpcpipe.device.cuda._LOOKS", 5)
+    gpu = RacingGpu(0)
+    go_on, looks = gpu.go_on, []
+    gpu.go_on = lambda: looks.append(1) or (go_on() if len(looks) > 50 else None)
+    cuda = Cuda(gpu, now=lambda: len(looks), messages=_staged)
+    origin = cuda.clock._origin
+    assert origin.passed and len(looks) > 50
+    gpu.go_on = lambda: None
+    cuda.begin_step()
+    assert cuda.clock._origin is origin
+    gpu.go_on = go_on
+    task = cuda.launch("F0", lambda: None)
+    _finish(cuda, until=task)
+    assert task.times[0] <= task.times[1]
+
+
 def test_events_are_used_again_but_none_that_somebody_still_asks():
     time = [0]
 
