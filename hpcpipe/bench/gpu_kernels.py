@@ -77,7 +77,7 @@ def run(*, steps: int = STEPS, quick: bool = False, progress: Callable[[], objec
         notes=(
             f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}; {made_by}; median of {steps} times "
             f"{LAUNCHES} launches, by events",
-            f"memory: {_nominal(device)}; {TOGETHER_MB} MB of buckets are taken in turn, so that none lies in the cache",
+            f"memory: {_nominal(device)}; {TOGETHER_MB} MB of buckets are taken in turn, more than the cache holds",
             "rate: bytes read and written; add: two buffers into one of them, a step of the ring; "
             f"add {SOURCES}: that many at once, rounded once",
             f"pack, unpack: the gradients of GPT blocks of width {WIDTH}, one kernel for all; pack +: added to the "

@@ -107,4 +107,6 @@ def _nccl_of(job: "Job") -> list[str]:
 
 
 def _has_gpu_driver() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # GPUs are hidden from this run
+        return False
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))

@@ -60,16 +60,16 @@ def positions(grids: Sequence[Grid], *, dim: int, merge: int, device: torch.devi
     As for words (arXiv 1706.03762), once for each direction; `dim` is a multiple of 4. The order of an image's patches
     is that of its merge by merge squares row by row, within a square row by row.
     """
-    none = torch.zeros(0, 2, dtype=torch.int64)
-    where = torch.cat([none, *(_rows_and_columns(*grid, merge) for grid in grids)]).to(device)
+    none = torch.zeros(0, 2, dtype=torch.int64, device=device)
+    where = torch.cat([none, *(_rows_and_columns(*grid, merge, device) for grid in grids)])
     frequencies = _WAVELENGTH ** (-torch.arange(dim // 4, device=device) / (dim // 4))
     angles = where.unsqueeze(-1) * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-@lru_cache(maxsize=1024)
-def _rows_and_columns(rows: int, columns: int, merge: int) -> torch.Tensor:
-    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+@lru_cache(maxsize=1024)  # made where it is needed: a copy from the host would wait for all that a GPU has been given
+def _rows_and_columns(rows: int, columns: int, merge: int, device: torch.device | None) -> torch.Tensor:
+    row, column = torch.meshgrid(torch.arange(rows, device=device), torch.arange(columns, device=device), indexing="ij")
     both = torch.stack([row, column], dim=-1)
     squares = both.view(rows // merge, merge, columns // merge, merge, 2).transpose(1, 2)
     return squares.reshape(-1, 2)

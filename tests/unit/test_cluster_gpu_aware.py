@@ -137,6 +137,14 @@ def test_where_there_is_no_gpu_nothing_is_tried_and_nothing_decided(
     assert gpu_aware.try_out(job, World("mpich", 0, 1, 0)) is None
 
 
+def test_where_gpus_are_hidden_no_child_looks_for_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = load_job(write_job(tmp_path))
+    monkeypatch.setattr(gpu_aware.Path, "exists", lambda _self: True)
+    monkeypatch.setattr(gpu_aware, "ask", lambda *_, **__: pytest.fail("a child was started"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_aware.try_out(job, World("mpich", 0, 1, 0)) is None
+
+
 def test_beside_nccl_mpi_is_given_no_gpu_memory_unless_a_job_insists(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

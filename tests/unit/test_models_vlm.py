@@ -8,11 +8,14 @@ import pytest
 import torch
 import vlm_reference
 from picture_records import RECORDS, write_lines
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpcpipe.data import Geometry, ImageRecords, ImageTextOrder, image_text_batches
 from hpcpipe.models import Load, VlmSizes, build, cut, layer_costs, text_loss, vlm_layers
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.models.recompute import run_layers
+from hpcpipe.models.vit import positions
 from hpcpipe.plan import Placement
 
 SIZES = VlmSizes(
@@ -187,3 +190,26 @@ def test_tied_embeddings_are_one_matrix():
     modules = build(layers, range(len(layers)), seed=0)
     assert torch.equal(modules[3].token.weight, modules[-1].project.weight)
     assert np.isclose(layers[0].cost * MEAN.tokens, 3 * 16 * 16 * MEAN.patches)
+
+
+class _Copies(TorchDispatchMode):
+    """Keeps from where to where tensors are copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        devices = {each.device for each in tree_leaves((arguments, result)) if isinstance(each, torch.Tensor)}
+        if len(devices) > 1:
+            self.seen.append(function)
+        return result
+
+
+def test_positions_are_made_on_the_device_and_never_copied_from_the_host():
+    """Such a copy would wait for all that a GPU has been given."""
+    with _Copies() as copies:
+        found = positions([(4, 6), (2, 2)], dim=8, merge=2, device=torch.device("meta"))
+    assert found.device.type == "meta" and found.shape == (28, 8)
+    assert copies.seen == []
