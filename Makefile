@@ -1,6 +1,7 @@
 # What a person or CI types. Every target prints what it does, and does nothing that is already done.
 #
 #   TORCH='torch==2.13.0'     the torch to install (any pip requirement, with options if need be)
+#   EXTRAS=cuda               what else of hpcpipe's extras, apart by commas (cuda or cuda12, tune, ...)
 #   MPICC=/path/to/mpicc      build against the site's MPI instead of the one from wheels
 #   PYTHON=python3.12         the interpreter that the environment is made with (3.11 or newer)
 
@@ -12,12 +13,14 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+EXTRAS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SAY := @printf '== %s\n'
 
+COMMA := ,
 NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.build native/mpiflags.py native/ninja-in-turn
 
 .PHONY: help
@@ -56,9 +59,12 @@ $(DONE)/tools: $(DONE)/mpi
 
 # Without build isolation: when its sources have changed, importing hpcpipe rebuilds the module with the tools in $(VENV)
 # (an import that finds nothing to do pays some 5 ms for asking). native/ninja-in-turn lets many ranks import at once.
-$(VENV)/.ready: $(DONE)/tools $(NATIVE_BUILD_FILES)
+$(VENV)/.ready: $(DONE)/tools $(EXTRAS:%=$(DONE)/with-%) $(NATIVE_BUILD_FILES)
 	$(SAY) "building the native module and installing hpcpipe (editable)"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" NINJA="$(CURDIR)/native/ninja-in-turn" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev]'
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NINJA="$(CURDIR)/native/ninja-in-turn" $(PIP) --no-build-isolation $(if $(MPICC),-Csetup-args=-Dmpicc=$(MPICC)) --editable '.[dev$(EXTRAS:%=$(COMMA)%)]'
+	@touch $@
+
+$(DONE)/with-%: $(DONE)/tools
 	@touch $@
 
 .PHONY: demo
@@ -96,7 +102,7 @@ test-long: venv ## the tests that take minutes or much memory
 	@tests/mpi/launch 2 $(PYTEST_MPI) -m long --timeout=200 tests/mpi
 
 .PHONY: test-gpu
-test-gpu: venv ## the tests that need an NVIDIA GPU (several ranks share one); says so where there is none
+test-gpu: venv ## the tests that need an NVIDIA GPU (several ranks share one; EXTRAS=cuda); where there is none it says why
 	$(SAY) "tests on a GPU"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m gpu --timeout=600 tests/gpu
 

@@ -155,7 +155,9 @@ class OnGpu:
 
     def free(self) -> None:
         """Free the groups (collective)."""
-        for group in (*self._groups.values(), *self._nccl_groups.values()):
+        for group in self._groups.values():
             group.free()
+        for nccl_group in self._nccl_groups.values():
+            nccl_group.free()
         self._groups.clear()
         self._nccl_groups.clear()

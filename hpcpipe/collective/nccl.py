@@ -25,7 +25,7 @@ TYPES = {torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bfloat16: 9
 SUM = 0
 """ncclSum."""
 
-NCCL_FIX = "pip install 'hpcpipe[cuda]', which brings cupy and NCCL, or set it to \"mpi\""
+NCCL_FIX = "pip install 'hpcpipe[cuda]' (with CUDA 12 [cuda12]), which brings cupy and NCCL, or set it to \"mpi\""
 
 
 class NcclMissingError(RuntimeError):

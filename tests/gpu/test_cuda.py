@@ -22,9 +22,21 @@ def cuda():
         return Staged(cuda.gpu, compute=cuda.compute, inward=cuda.inward, outward=cuda.outward)
 
     made = Cuda(TorchGpu(0), now=time.monotonic_ns, messages=staged, nvtx=True)
+    _load_kernels(made)
     yield made
     torch.cuda.synchronize()
     torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+def _load_kernels(cuda):
+    """Use what the tests use once: CUDA loads a kernel at its first use, and may wait for the whole GPU meanwhile."""
+    torch.cuda._sleep(1)
+    host = cuda.gpu.pinned(2048)
+    value = torch.arange(512.0, device=cuda.device) * 2 + torch.ones(512, device=cuda.device)
+    torch.full((1 << 18,), 3.0, device=cuda.device)
+    value.sum()
+    cuda.gpu.copy(host, value.view(torch.uint8), cuda.compute)
+    cuda.gpu.synchronize()
 
 
 def _finish(ready):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import picture_records
 import pytest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -31,6 +32,34 @@ microbatch_size = 2
 lr = 1e-3
 warmup = 2
 """
+LLAMA = JOB.replace('kind = "gpt"', 'kind = "llama"\nmlp_dim = 192')
+VLM = f"""
+[job]
+name = "gpu"
+steps = 6
+run_dir = "runs"
+{picture_records.JOB}
+[batch]
+microbatches = 4
+microbatch_size = 2
+[optimizer]
+lr = 1e-3
+"""
+WATCHED = """
+import runpy, sys, torch
+from hpcpipe.device.cuda import Cuda
+launch = Cuda.launch
+def watched(device, label, *more):
+    early = label.endswith((" step 0", " step 1"))  # tables are made, kernels compiled
+    torch.cuda.set_sync_debug_mode("default" if early else "error")
+    try:
+        return launch(device, label, *more)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+Cuda.launch = watched
+sys.argv = ["hpcpipe", *sys.argv[1:]]
+runpy.run_module("hpcpipe", run_name="__main__")
+"""
 DETERMINISTIC = """
 import runpy, sys, torch
 torch.use_deterministic_algorithms(True)
@@ -41,14 +70,23 @@ runpy.run_module("hpcpipe", run_name="__main__")
 """
 
 
-def _run(folder: Path, *overrides: str, env: dict[str, str] | None = None, ranks: int = 1, code: str = ""):
+def _run(
+    folder: Path,
+    *overrides: str,
+    env: dict[str, str] | None = None,
+    ranks: int = 1,
+    code: str = "",
+    along: str = "pipeline",
+    job: str = JOB,
+    more: tuple[str, ...] = (),
+):
     """Run the job and return what each step's line of the metrics says."""
-    (folder / "job.toml").write_text(JOB)
-    sets = [word for override in (f"parallel.pipeline={ranks}", *overrides) for word in ("--set", override)]
+    (folder / "job.toml").write_text(job)
+    sets = [word for override in (f"parallel.{along}={ranks}", *overrides) for word in ("--set", override)]
     start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "hpcpipe"]
     if code and ranks > 1:
         start = ["mpiexec", "-n", str(ranks), *start]
-    command = [*start, "run", "job.toml", "--quiet", *sets]
+    command = [*start, "run", "job.toml", "--quiet", *sets, *more]
     environ = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **(env or {})}
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,6 +113,43 @@ def test_two_ranks_that_share_a_gpu_train_with_the_losses_of_one(tmp_path):
     for aware in ("false", "true") if os.environ.get("HPCPIPE_TEST_CUDA_AWARE") else ("false",):
         two = _losses(_run(tmp_path, CUDA, SHARED, f"comm.cuda_aware={aware}", ranks=2))
         assert two == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.parametrize("along", ["data", "tensor"])
+def test_replicas_and_slices_that_share_a_gpu_train_with_the_losses_of_the_cpu(tmp_path, along):
+    settings = ("optimizer.clip=1.0", 'schedule.hint="bfw"')
+    cpu = _losses(_run(tmp_path, CPU, *settings, ranks=2, along=along))
+    gpu = _losses(_run(tmp_path, CUDA, SHARED, *settings, ranks=2, along=along))
+    assert gpu == pytest.approx(cpu, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["llama", "vlm"])
+def test_other_models_train_with_the_losses_of_the_cpu(tmp_path, model):
+    picture_records.write_lines(tmp_path)
+    job = LLAMA if model == "llama" else VLM
+    cpu = _losses(_run(tmp_path, CPU, 'schedule.hint="bfw"', job=job))
+    gpu = _losses(_run(tmp_path, CUDA, 'schedule.hint="bfw"', job=job))
+    assert gpu == pytest.approx(cpu, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gpt", "llama", "vlm"])
+def test_no_task_makes_the_host_wait_for_the_gpu(tmp_path, model):
+    """torch raises at what it knows to wait: copies to and from memory that is not pinned, numbers asked for."""
+    picture_records.write_lines(tmp_path)
+    job = {"gpt": JOB, "llama": LLAMA, "vlm": VLM}[model]
+    losses = _losses(_run(tmp_path, CUDA, 'schedule.hint="bfw"', job=job, code=WATCHED))
+    assert len(losses) == 6
+
+
+def test_a_run_goes_on_from_its_checkpoint_and_evaluates_as_on_the_cpu(tmp_path):
+    settings = ("data.eval_fraction=0.01", "data.eval_samples=8", "data.eval_every=3", "checkpoint.every=3")
+    whole, _ = _run(tmp_path, CUDA, *settings)
+    first = (tmp_path / "runs" / "gpu" / "latest").resolve()
+    resumed, _ = _run(tmp_path, CUDA, *settings, more=("--resume", str(first / "checkpoints" / "step_00000003")))
+    assert [line["loss"] for line in resumed] == pytest.approx([line["loss"] for line in whole], rel=1e-5)
+    cpu, _ = _run(tmp_path, CPU, *settings)
+    evaluated = [[line["eval_loss"] for line in lines if line.get("eval_loss") is not None] for lines in (whole, cpu)]
+    assert len(evaluated[0]) == 2 and evaluated[0] == pytest.approx(evaluated[1], rel=1e-4)
 
 
 def test_two_ranks_are_refused_the_same_gpu_where_sharing_is_not_allowed(tmp_path):
