@@ -46,11 +46,13 @@ microbatch_size = 2
 lr = 1e-3
 """
 WATCHED = """
-import runpy, sys, torch
+import atexit, runpy, sys, torch
 from hpcpipe.device.cuda import Cuda
-launch = Cuda.launch
+launch, seen = Cuda.launch, []
+atexit.register(lambda: print(len(seen), "tasks were watched"))
 def watched(device, label, *more):
     early = label.endswith((" step 0", " step 1"))  # tables are made, kernels compiled
+    seen.extend([] if early else [label])
     torch.cuda.set_sync_debug_mode("default" if early else "error")
     try:
         return launch(device, label, *more)
@@ -84,7 +86,7 @@ def _run(
     (folder / "job.toml").write_text(job)
     sets = [word for override in (f"parallel.{along}={ranks}", *overrides) for word in ("--set", override)]
     start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "hpcpipe"]
-    if code and ranks > 1:
+    if code:  # hpcpipe would start ranks of its own, without it
         start = ["mpiexec", "-n", str(ranks), *start]
     command = [*start, "run", "job.toml", "--quiet", *sets, *more]
     environ = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **(env or {})}
@@ -137,8 +139,10 @@ def test_no_task_makes_the_host_wait_for_the_gpu(tmp_path, model):
     """torch raises at what it knows to wait: copies to and from memory that is not pinned, numbers asked for."""
     picture_records.write_lines(tmp_path)
     job = {"gpt": JOB, "llama": LLAMA, "vlm": VLM}[model]
-    losses = _losses(_run(tmp_path, CUDA, 'schedule.hint="bfw"', job=job, code=WATCHED))
-    assert len(losses) == 6
+    lines, said = _run(tmp_path, CUDA, 'schedule.hint="bfw"', job=job, code=WATCHED)
+    microbatches = 4 if model == "vlm" else 6
+    assert len(lines) == 6
+    assert int(said.partition(" tasks were watched")[0].split()[-1]) >= 4 * 3 * microbatches
 
 
 def test_a_run_goes_on_from_its_checkpoint_and_evaluates_as_on_the_cpu(tmp_path):
