@@ -93,6 +93,7 @@ def main() -> None:
     options.add_argument("--width", type=int, default=512, help="a layer has width x width parameters")
     options.add_argument("--forward-ms", type=float, default=2.0, help="of a layer and micro-batch")
     options.add_argument("--steps", type=int, default=110, help="at most, of the search")
+    options.add_argument("--start", type=float, default=25.0, help="what the search begins with, MB")
     options.add_argument("--fixed", default="0.25,1,4,25", help="sizes to run beside it, MB")
     asked = options.parse_args()
     if (reason := missing()) is not None:
@@ -104,7 +105,7 @@ def main() -> None:
         (folder / "job.toml").write_text(JOB.format(**sizes))
         work, sent = 6 * asked.layers * asked.forward_ms, 4e-6 * asked.layers * asked.width**2
         print(f"{asked.rate} a host, {sizes}: {work:g} ms of work, {sent:.1f} MB of gradients\n", flush=True)
-        run(hosts, folder, "tuned", ["tune.fusion=on", f"job.steps={asked.steps}"])
+        run(hosts, folder, "tuned", ["tune.fusion=on", f"comm.bucket_mb={asked.start}", f"job.steps={asked.steps}"])
         print("| from step | |\n|---:|---|")
         for decided in summarize(open_run(folder / "tuned")).decisions:
             print(f"| {decided.step} | {decided.why} |")

@@ -33,8 +33,8 @@ class FusionTuner:
     """Finds the bucket size with the shortest steps.
 
     A Gaussian process with a Matern kernel is fitted to the logarithm of the step time over log2 of the size; the next
-    size is that of the largest expected improvement (Jones et al., 1998). The first trials are at the start's size, a
-    sixteenth of the largest and the largest, or a quarter of it where the start is next to it.
+    size is that of the largest expected improvement (Jones et al., 1998). The first trials are at the start's size and
+    at two of a 16th, a quarter and a 64th of the largest, those that are not next to the start.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ class FusionTuner:
         octaves = max(1, round(_SIZES_AN_OCTAVE * log(largest / smallest, 2)))
         grid = {float(size) for size in np.geomspace(smallest, largest, octaves + 1)} | {start_mb}
         self._grid = sorted(grid)
-        third = largest if start_mb < largest / 2 else self._nearest(largest / 4)
-        self._first = [start_mb, self._nearest(largest / 16), third]
+        apart = [self._nearest(largest / part) for part in (16, 4, 64)]
+        self._first = [start_mb, *[size for size in apart if abs(log(size / start_mb, 2)) > 1][:2]]
         self._steps, self._gain, self._most = steps, gain, most
         self.trials = list(trials)
         self._times: list[float] = []

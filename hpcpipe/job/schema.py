@@ -23,7 +23,7 @@ from hpcpipe.job.precision import Precision
 from hpcpipe.job.section import Rooted, Section
 from hpcpipe.job.slurm import Slurm
 from hpcpipe.job.tune import Tune
-from hpcpipe.job.values import Cap, Chunks, Count, HintName, Seed, Slots, Split, Tried
+from hpcpipe.job.values import Cap, Chunks, Count, HintName, Megabytes, Seed, Slots, Split, Tried
 from hpcpipe.plan import Order, Peaks, Placement, Task, check_order, make_hint
 from hpcpipe.plan.hints import FAMILIES, SPLIT, placement_of
 from hpcpipe.plan.hints.table import Table, read_table
@@ -133,7 +133,10 @@ class Comm(Section):
     poll: Literal["auto", "spin", "yield", "sleep"] = Field(
         default="auto", description="what a rank does between two looks"
     )
-    bucket_mb: float = Field(default=25.0, gt=0, description="size of a gradient bucket in MB (10^6 bytes)")
+    bucket_mb: Megabytes = Field(
+        default="auto",
+        description='size of a gradient bucket in MB (10^6 bytes), or "auto": by the size of the stage',
+    )
     split_allreduce: bool = Field(
         default=True,
         description="whether each bucket goes its own way, or all are reduced, then updated, then gathered",
@@ -148,6 +151,11 @@ class Comm(Section):
         default="mpi", description="what sums gradients over replicas and shares parameters"
     )
     tp_collectives: Collectives = Field(default="mpi", description="what sums over the tensor slices of a stage")
+
+    @property
+    def bucket_bytes(self) -> int | None:
+        """The bytes of a bucket, at least one; None where the size of the stage decides."""
+        return None if isinstance(self.bucket_mb, str) else max(1, int(self.bucket_mb * 1e6))
 
 
 class Variability(Section):

@@ -5,7 +5,7 @@ A setting that may be a word, a number or a list has one validator here, so that
 
 import re
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -139,6 +139,17 @@ def _of_stages(
     return entries
 
 
+def _megabytes(value: Any) -> str | float:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf:
+        return float(value)
+    raise wrong(
+        f'must be "auto" or a number above 0, got {describe(value)}',
+        "for example 4.0: buckets of 4 MB (10^6 bytes)",
+    )
+
+
 def _tried(value: Any) -> str | bool:
     if value == "auto":
         return "auto"
@@ -230,6 +241,7 @@ def to_path(value: Any) -> Any:
 Cap = Annotated[str | int | tuple[int, ...], PlainValidator(_cap)]
 Chunks = Annotated[str | int, auto_or_count("chunks", 2)]
 HintName = Annotated[str, PlainValidator(_hint)]
+Megabytes = Annotated[str | float, PlainValidator(_megabytes)]
 Milliseconds = Annotated[float | tuple[float, ...], PlainValidator(_milliseconds)]
 Recompute = Annotated[str | tuple[tuple[int, int], ...], PlainValidator(_recompute)]
 Sizes = Annotated[int | tuple[int, ...], PlainValidator(_sizes)]

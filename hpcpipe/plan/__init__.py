@@ -5,7 +5,7 @@ from hpcpipe.plan.admission import ADMISSIONS, admission_order
 from hpcpipe.plan.advice import Advice, advise
 from hpcpipe.plan.caps import harmful, in_flight_caps, limits_for
 from hpcpipe.plan.check import OrdersWaitError, Peaks, check_order
-from hpcpipe.plan.exchanges import Exchanges, early_gathers
+from hpcpipe.plan.exchanges import Exchanges, early_gathers, usual_bucket_bytes
 from hpcpipe.plan.flight import Limits, chunk_profile
 from hpcpipe.plan.hint import Hint, Order
 from hpcpipe.plan.hints import ORDERS, RULES, make_hint
@@ -70,5 +70,6 @@ __all__ = [
     "remaining_paths",
     "start_times",
     "step_time",
+    "usual_bucket_bytes",
     "write_table",
 ]

@@ -12,6 +12,7 @@ from hpcpipe.job.device import Emulated
 from hpcpipe.job.drawn import NS_PER_MS, compute_model, delay_model
 from hpcpipe.job.planned import schedule_of
 from hpcpipe.job.precision import BYTES
+from hpcpipe.plan import usual_bucket_bytes
 from hpcpipe.plan.delays import Slowest
 from hpcpipe.plan.variability import MicrobatchCost
 from hpcpipe.simulate.admitted import AdmittedTimes, order_of_step
@@ -112,9 +113,12 @@ BYTES_OF_UPDATE = 28
 
 
 def analytic_costs(
-    job: Job, sizes: Sequence[StageSize], machine: Machine, *, boundary_bytes: int, bucket_bytes: float
+    job: Job, sizes: Sequence[StageSize], machine: Machine, *, boundary_bytes: int, bucket_bytes: int | None
 ) -> Costs:
-    """Return the costs of a model from its FLOPs and bytes on a machine where nothing varies."""
+    """Return the costs of a model from its FLOPs and bytes on a machine where nothing varies.
+
+    `bucket_bytes` is None where the size of the largest stage decides.
+    """
     per_flop = 1e9 / (machine.tflops * 1e12)
     replicas = job.parallel.data
     ns_per_byte = 8.0 / machine.gbit
@@ -126,8 +130,8 @@ def analytic_costs(
     exchanged = (reduce + compute) / 2  # a value of a reduce-scatter or an all-gather, on average
     moved = [exchanged * size.parameters * (replicas - 1) / replicas for size in sizes]
     updated = BYTES_OF_UPDATE + (compute if compute < 4 else 0)
-    most = max(size.parameters for size in sizes)
-    count = max(1, round(4.0 * most / bucket_bytes + 0.5))
+    most = 4 * max(size.parameters for size in sizes)
+    count = max(1, round(most / (bucket_bytes or usual_bucket_bytes(most, replicas)) + 0.5))
     times = UsualTimes(
         forward=[a + b for a, b in zip(computed, summed, strict=True)],
         backward=[FLOPS_OF_BACKWARD * a + b for a, b in zip(computed, summed, strict=True)],

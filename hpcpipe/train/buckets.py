@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hpcpipe.collective import Group, MpiError, measured_costs
 from hpcpipe.collective.backend import Backend, Native, Progress
-from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
+from hpcpipe.plan import Exchanges, Kind, Task, early_gathers, usual_bucket_bytes
 from hpcpipe.runtime import PeerLostError
 from hpcpipe.train.bucket import Bucket, MakeOptimizer
 from hpcpipe.train.clip import Verdict
@@ -66,7 +66,8 @@ class FusionBuckets:
     comm
         The replicas of this stage.
     bucket_bytes
-        A bucket is closed before it would grow beyond this; a larger parameter has one for itself.
+        A bucket is closed before it would grow beyond this; a larger parameter has one for itself. None: the usual
+        part of `fused_bytes`.
     ties
         Parameters with several uses, in the same order on all ranks; each has a bucket for itself, which come first.
     rate
@@ -94,7 +95,7 @@ class FusionBuckets:
         parameters: Sequence[Sequence[torch.nn.Parameter]],
         *,
         comm: MPI.Intracomm,
-        bucket_bytes: int,
+        bucket_bytes: int | None,
         make_optimizer: MakeOptimizer,
         rate: Callable[[int], float],
         ties: Sequence[Tie] = (),
@@ -144,7 +145,10 @@ class FusionBuckets:
             for index, parameter in enumerate(of_chunk)
             if (chunk, index) not in tied
         ]
-        self._cut = list(_fuse(self._own, bucket_bytes, counts))
+        usual = usual_bucket_bytes(self.fused_bytes, comm.size)
+        self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
+        """What holds: as given, by the size of the stage, or since the last cut."""
+        self._cut = list(_fuse(self._own, self.bucket_bytes, counts))
         self._group = Group(comm, self._costs)  # of these alone: every bucket takes tags, also of those to come
         for members in self._cut:
             self._add_bucket(members)
@@ -180,6 +184,7 @@ class FusionBuckets:
         at a time. Return whether the size makes a difference.
         """
         assert not self._under_way, f"buckets cannot be made anew while {self._under_way} are under way"
+        self.bucket_bytes = bucket_bytes
         cut = list(_fuse(self._own, bucket_bytes, self._counts))
         if _numbers(cut) == _numbers(self._cut):
             return False

@@ -11,6 +11,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from hpcpipe.job import Job
+from hpcpipe.job.device import Emulated
+from hpcpipe.plan import usual_bucket_bytes
 from hpcpipe.runtime import StepTimes, World
 
 if TYPE_CHECKING:
@@ -32,12 +34,19 @@ Decide = Callable[[int, str, str], None]
 
 
 class ConstantFusion:
-    """Stands where no size is looked for."""
+    """Stands where no size is looked for; before the first step it says `opening`."""
 
     entries = 0
 
+    def __init__(self, say: Callable[[str], None], opening: str = "") -> None:
+        self._say, self._opening = say, opening
+
     def before_step(self, step: int) -> None:
         """Leave the buckets as they are."""
+        del step
+        if self._opening:
+            self._say(self._opening)
+            self._opening = ""
 
     def row(self, times: StepTimes) -> list[float]:
         """Return nothing to share."""
@@ -205,17 +214,21 @@ def fusion_tuning(
     decide, say
         Log a decision and show a sentence; called on rank 0 alone.
     """
+    first = 0 if resume is None else resume.step
     if job.tune.fusion == "off":
-        return ConstantFusion()
+        if not (taken := _taken(job, rank, world)):
+            return ConstantFusion(say)
+        decide(first, ABOUT, f"take {taken}")
+        return ConstantFusion(say, f"fusion: buckets of {taken}")
     fused = world.gather(cast("FusionBuckets", rank.buckets).fused_bytes)  # on rank 0
     search, about = None, dict[str, float]()
     if world.rank == 0 and max(fused):
-        first, kept = (0, {}) if resume is None else (resume.step, resume.manifest.numbers)
+        kept = {} if resume is None else resume.manifest.numbers
         about = _about(job, hosts)
         search = _search(job, max(fused) / 1e6, kept, about, first=first, decide=decide, say=say)
     size = world.share(0 if search is None else in_bytes(search.tuner.bucket_mb))
     if not size:  # every trained parameter is tied, and has a bucket for itself
-        return ConstantFusion()
+        return ConstantFusion(say)
     return TunedFusion(rank, ranks=world.size, size=size, search=search, about=about)
 
 
@@ -234,6 +247,16 @@ def best(trials: "Sequence[Trial]") -> "Trial":
     return min(trials, key=lambda trial: trial.step_s)
 
 
+def _taken(job: Job, rank: "Rank", world: World) -> str:
+    """Return on rank 0 how large the buckets of every stage are, where their stage decides (collective)."""
+    if job.comm.bucket_bytes is not None or job.parallel.data == 1 or isinstance(job.device, Emulated):
+        return ""
+    found = world.gather([rank.place.stage, cast("FusionBuckets", rank.buckets).bucket_bytes])
+    sizes = [in_words(num_bytes / 1e6) for _, num_bytes in sorted(dict(found).items())]
+    by_stage = f"{', '.join(sizes)} by stage" if len(set(sizes)) > 1 else sizes[0] if sizes else ""
+    return by_stage and f'{by_stage} ([comm] bucket_mb = "auto": a 16th of the stage\'s gradients, within limits)'
+
+
 def _search(
     job: Job,
     largest_mb: float,
@@ -246,10 +269,11 @@ def _search(
 ) -> Search:
     from hpcpipe.collective.tuner import FusionTuner
 
+    usual = usual_bucket_bytes(round(largest_mb * 1e6), job.parallel.data)
     trials, changed = _trials(kept), _changed(kept, about)
     done = bool(kept.get("fusion_done")) and not changed
     tuner = FusionTuner(
-        start_mb=min(job.comm.bucket_mb, largest_mb),
+        start_mb=min((job.comm.bucket_bytes or usual) / 1e6, largest_mb),
         smallest_mb=largest_mb / _SIZES,
         largest_mb=largest_mb,
         trials=() if changed else trials,

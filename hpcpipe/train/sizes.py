@@ -50,7 +50,7 @@ def analytic_costs_of(job: Job, machine: Machine) -> Costs:
     model, placement = model_of(job), job.placement
     sizes = stage_sizes(job, model)
     costs = analytic_costs(
-        job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_mb * 1e6
+        job, sizes, machine, boundary_bytes=boundary_bytes(job, model), bucket_bytes=job.comm.bucket_bytes
     )
     if model.costs is None:
         return costs

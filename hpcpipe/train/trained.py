@@ -75,7 +75,7 @@ def trained_work(
     buckets = FusionBuckets(
         parameters,
         comm=mesh.replicas,
-        bucket_bytes=int(job.comm.bucket_mb * 1e6),
+        bucket_bytes=job.comm.bucket_bytes,
         make_optimizer=partial(make_optimizer, job),
         rate=rate_of(job),
         ties=find_ties(layout.layers, layout.pieces, built, parameters, mesh=mesh),

@@ -18,6 +18,7 @@ JOB = (
     'optimizer.schedule="constant"',  # a rate that does not depend on how many steps there are
     "comm.bucket_mb=0.02",  # a fifth of the model, so that the first three sizes differ
 )
+AUTO = (*JOB[:-1], "checkpoint.every=3")
 ON = (*JOB, 'tune.fusion="on"', "checkpoint.every=24")
 
 
@@ -56,3 +57,17 @@ def test_a_search_is_shown_by_the_analysis_and_goes_on_when_the_run_is_resumed(t
     refused = hpcpipe("run", QUICKSTART, *small("job.steps=24", *ON), "--replay", "run", cwd=tmp_path)
     assert refused.returncode == 2
     assert 'was recorded with [tune] fusion = "on"' in refused.stderr
+
+
+def test_the_size_that_the_stage_decides_is_shown_logged_and_taken_by_a_run_that_had_another(tmp_path):
+    """Layers of 13 kB of gradients and two replicas: the least size is that of all in one bucket."""
+    _run(tmp_path, 3, job=(*AUTO, "comm.bucket_mb=0.02"))
+    assert _decisions(tmp_path) == []
+    said = _run(tmp_path, 6, "--resume", "auto", job=AUTO)
+    assert "fusion: buckets of 0.25 MB ([comm] bucket_mb = " in said
+    (taken,) = _decisions(tmp_path)
+    assert taken.step == 3
+    assert taken.why.startswith("take 0.25 MB ")
+    assert "take 0.25 MB" in hpcpipe("analyze", "run", cwd=tmp_path).stdout
+    _run(tmp_path, 6, name="plain", job=AUTO)
+    assert _losses(tmp_path, "run") == _losses(tmp_path, "plain")

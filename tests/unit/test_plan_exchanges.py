@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from hpcpipe.plan import Exchanges, Kind, Task, early_gathers
+from hpcpipe.plan import Exchanges, Kind, Task, early_gathers, usual_bucket_bytes
 
 
 def rs(bucket):
@@ -121,3 +121,20 @@ def test_replicas_that_ask_in_any_order_never_wait_for_each_other_for_ever(seed)
         begun = [[task for task in each.begun if task.kind is kind] for each in pair]
         assert begun[0] == begun[1]
         assert len(begun[0]) == 3 * buckets
+
+
+@pytest.mark.parametrize(
+    ("stage_mb", "replicas", "bucket_mb"),
+    [
+        (25.6, 2, 1.6),  # sixteen buckets
+        (6.4, 2, 0.4),
+        (1.6, 2, 0.25),  # smaller ones would start longer than they travel
+        (6.4, 64, 8.0),  # and the more so the more replicas there are
+        (0.0, 4, 0.5),
+        (4000.0, 2, 25.0),  # larger ones would save nothing
+        (4000.0, 1000, 25.0),
+        (25.6, 1, 25.0),  # nothing is exchanged
+    ],
+)
+def test_a_stage_has_sixteen_buckets_unless_start_ups_say_otherwise(stage_mb, replicas, bucket_mb):
+    assert usual_bucket_bytes(round(stage_mb * 1e6), replicas) == round(bucket_mb * 1e6)

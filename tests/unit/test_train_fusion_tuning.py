@@ -13,6 +13,7 @@ from hpcpipe.train.fusion_tuning import ConstantFusion, fusion_tuning, in_bytes
 
 pytest.importorskip("sklearn")
 
+ON = ("parallel.data=2", 'tune.fusion="on"')
 RANKS = 4
 FUSED_BYTES = (60_000_000, 60_000_000, 100_000_000, 100_000_000)
 LATENCY, COST = 1e-3, 1e-3
@@ -95,7 +96,7 @@ class _World:
 
 @pytest.fixture
 def job(tmp_path):
-    return load_job(write_job(tmp_path, VALID), ["parallel.data=2", 'tune.fusion="on"'])
+    return load_job(write_job(tmp_path, VALID), [*ON, "comm.bucket_mb=25"])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -129,11 +130,21 @@ def test_the_sizes_tried_lie_between_a_256th_of_the_largest_stage_and_all_of_it(
     together.run(200)
     sizes = [num_bytes for _, num_bytes in together.switches[0]]
     assert min(sizes) >= 100_000_000 // 256
-    assert max(sizes) == 100_000_000
+    assert max(sizes) <= 100_000_000
+    assert sizes[:3] == pytest.approx([25_000_000, 6_250_000, 1_562_500], abs=1)
+
+
+def test_where_the_stage_decides_the_search_begins_with_the_usual_size_of_the_largest_one(tmp_path):
+    together = Together(load_job(write_job(tmp_path, VALID), ON))
+    together.run(200)
+    assert [num_bytes for _, num_bytes in together.switches[0]][:3] == pytest.approx(
+        [6_250_000, 25_000_000, 1_562_500], abs=1
+    )
+    assert together.decisions[0][2].startswith("try 6.25 MB: the search begins")
 
 
 def test_a_bucket_larger_than_a_stage_is_where_no_search_begins(tmp_path):
-    job = load_job(write_job(tmp_path, VALID), ["parallel.data=2", 'tune.fusion="on"', "comm.bucket_mb=5000"])
+    job = load_job(write_job(tmp_path, VALID), [*ON, "comm.bucket_mb=5000"])
     together = Together(job)
     together.run(1)
     assert together.switches[0] == [(0, 100_000_000)]
@@ -170,7 +181,7 @@ def test_a_resumed_run_whose_search_had_ended_has_the_best_size_from_its_first_s
 )
 def test_a_resume_with_other_replicas_hosts_or_work_begins_anew_and_says_why(tmp_path, job, overrides, hosts, words):
     kept = Together(job).run(60)
-    other = load_job(write_job(tmp_path, VALID), ["parallel.data=2", 'tune.fusion="on"', *overrides])
+    other = load_job(write_job(tmp_path, VALID), [*ON, "comm.bucket_mb=25", *overrides])
     resumed = Together(other, first=60, numbers=kept, hosts=hosts)
     numbers = resumed.run(1)
     assert not any(name.endswith("_step_s") for name in numbers)
@@ -188,8 +199,36 @@ def test_a_run_that_ends_before_its_search_says_so(job):
     assert why == "not settled: the run ends after 1 trial, 25 MB the best of them"
 
 
-def test_without_a_search_nothing_is_shared_or_kept(tmp_path):
+@pytest.mark.parametrize(
+    ("of_stages", "words"),
+    [([1_600_000, 1_600_000], "1.6 MB"), ([1_600_000, 1_250_000], "1.6 MB, 1.25 MB by stage")],
+)
+def test_the_sizes_that_stages_decide_are_logged_and_said_once(tmp_path, of_stages, words):
     job = load_job(write_job(tmp_path, VALID), ["parallel.data=2"])
+    decided, said = [], []
+    rank = SimpleNamespace(place=SimpleNamespace(stage=0), buckets=SimpleNamespace(bucket_bytes=of_stages[0]))
+    world = SimpleNamespace(gather=lambda _: [[1, of_stages[1]], [0, of_stages[0]], [1, of_stages[1]]])
+    constant = fusion_tuning(
+        job,
+        rank,
+        world=world,
+        hosts=(),
+        resume=SimpleNamespace(step=7),
+        decide=lambda *row: decided.append(row),
+        say=said.append,
+    )
+    for step in (7, 8):
+        constant.before_step(step)
+    ((step, what, why),) = decided
+    assert (step, what) == (7, "fusion")
+    assert why.startswith(f"take {words} ([comm] bucket_mb = ")
+    assert len(said) == 1
+    assert said[0].startswith(f"fusion: buckets of {words} (")
+
+
+@pytest.mark.parametrize("setting", ["comm.bucket_mb=4", "parallel.data=1"])
+def test_without_a_search_nothing_is_shared_or_kept(tmp_path, setting):
+    job = load_job(write_job(tmp_path, VALID), ["parallel.data=2", setting])
     constant = fusion_tuning(job, None, world=None, hosts=(), resume=None, decide=None, say=None)
     assert isinstance(constant, ConstantFusion)
     assert constant.entries == len(constant.row(StepTimes(0, 1))) == 0

@@ -141,7 +141,7 @@ def draw_steps(subject: Subject) -> "Figure":
 def _mark_decisions(axes: "Axes", subject: Subject, first: int, last: int) -> None:
     named, k_of = 0, dict(zip(subject.report.step_numbers.tolist(), subject.report.step_k, strict=True))
     for decided in decisions_of(subject.run.ranks[0], first, last):
-        if not decided.changes:
+        if not decided.changes or decided.step == 0:  # nothing was otherwise before
             continue
         step, text = decided.step, decided.what
         if text == GROUPING:

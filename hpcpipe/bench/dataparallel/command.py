@@ -169,7 +169,7 @@ def _table(world: "World", rows: list[Row], counted: int) -> BenchTable:
             f"median of {counted} steps, all ways in turns; {library} over TCP, {DDP} over gloo, SGD everywhere",
             "layers take their time without using the core, forward to backward 1 : 2, 28.2 ms a million parameters",
             "so that at 1 Gbit/s two ranks communicate 1.13 times as long as they compute; the last model computes",
-            "ResNet-50 is 4, BERT-base and GPT-2 are 16 times smaller in every tensor, and so are default buckets",
+            "ResNet-50 is 4, BERT-base and GPT-2 are 16 times smaller in every tensor, and so is DDP's default bucket",
             "x bound: of the longer of computing and network, at the nominal rate; a full frame carries 95.6 % of data",
             "longest chain: all exchanges up to some layer, and the computing from it on, which cannot overlap them",
             "exposed: beyond computing alone; x ours: how many times the step of ours at its best",

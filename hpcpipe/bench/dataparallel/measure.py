@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcpipe.bench.dataparallel.models import Model
 from hpcpipe.bench.emulated import meet
+from hpcpipe.plan import usual_bucket_bytes
 
 if TYPE_CHECKING:
     from hpcpipe.runtime import World
@@ -29,8 +30,8 @@ UNFUSED = 0
 OURS, DDP, MPI, AFTER, ALONE = "ours", "torch DDP", "MPI in backward", "MPI after", "no exchange"
 OWN_METHODS = (MPI, OURS)
 """The ways with buckets that need nothing but this package; in the order of the table, after DDP."""
-DEFAULT_BYTES = {OURS: 25 * MB, DDP: 25 << 20, MPI: 25 * MB}
-"""Of a bucket where nobody says otherwise; for MPI, those of ours."""
+DDP_BYTES = 25 << 20
+"""Of a bucket of DDP where nobody says otherwise."""
 
 
 class Way(Protocol):
@@ -75,15 +76,15 @@ def measure(
     """Return what each setting took; the same on all ranks (collective).
 
     `methods` are the ways with buckets. Without a model it is the GPT that computes, which is also measured without any
-    exchange. `sweep` are bucket sizes in MB to try for the best of each way, beside its default. Defaults are as many
-    times smaller as the model is. With `tunes` ours is also looked for as `[tune] fusion = "on"` does.
+    exchange. `sweep` are bucket sizes in MB to try for the best of each way, beside its default. DDP's default is as
+    many times smaller as the model is. With `tunes` ours is also looked for as `[tune] fusion = "on"` does.
     """
     settings = [Setting(AFTER, None), Setting(OURS, UNFUSED, "tensor by tensor")]
     settings = [Setting(ALONE, None), *settings] if model is None else settings
     for method in methods:
         if method == MPI and model is None:
             continue
-        default = DEFAULT_BYTES[method] // (1 if model is None else model.factor)
+        default = _default_bytes(method, model, world.size)
         tried = {size: Setting(method, size) for size in (default, *(round(size * MB) for size in sweep))}
         took = {size: _alone(world, model, setting) for size, setting in tried.items()}
         progress()
@@ -96,9 +97,19 @@ def measure(
     return _in_turns(world, model, settings, steps=steps, rounds=rounds, progress=progress)
 
 
+def _default_bytes(method: str, model: Model | None, ranks: int) -> int:
+    if method == DDP:
+        return DDP_BYTES // (1 if model is None else model.factor)
+    if model is not None:
+        return usual_bucket_bytes(model.num_bytes, ranks)
+    from hpcpipe.bench.dataparallel.real import layer_bytes
+
+    return usual_bucket_bytes(sum(layer_bytes()), ranks)
+
+
 def _alone(world: "World", model: Model | None, setting: Setting) -> float:
     way = make_way(world, model, setting)
-    took = median(_steps(world, way, SWEEP_STEPS))
+    took = median(step_times(world, way, SWEEP_STEPS))
     way.free()
     return took
 
@@ -114,7 +125,7 @@ def _tuned(world: "World", model: Model, default: int) -> int:
         start_mb=min(default / MB, largest), smallest_mb=largest / 256, largest_mb=largest, steps=TRIAL_STEPS
     )
     while True:
-        for took in _steps(world, way, TRIAL_STEPS + 1):
+        for took in step_times(world, way, TRIAL_STEPS + 1):
             tuner.observe(took * 1e-3)
         bucket_mb, done = world.share([tuner.bucket_mb, tuner.done])
         size = max(1, int(bucket_mb * MB))
@@ -145,7 +156,7 @@ def _in_turns(
     for number in range(rounds):
         for index in range(len(settings)):
             turn = (index + number) % len(settings)
-            took[turn] += _steps(world, ways[turn], steps)
+            took[turn] += step_times(world, ways[turn], steps)
         progress()
     for way in ways:
         way.free()
@@ -181,7 +192,7 @@ def _make_real_way(world: "World", method: str, size: int | None) -> Way:
     return real.RealMpi(world) if method == AFTER else real.Replica(world)
 
 
-def _steps(world: "World", way: Way, steps: int) -> list[float]:
+def step_times(world: "World", way: Way, steps: int) -> list[float]:
     """Return the ms of each counted step, from its predecessor's end to its own on the slowest rank."""
     from mpi4py import MPI
 
