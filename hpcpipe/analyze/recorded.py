@@ -5,7 +5,7 @@ It reads times only; which schedule they are put under is the simulation's.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -29,15 +29,17 @@ from hpcpipe.simulate import (
     simulate_run,
 )
 from hpcpipe.simulate.costs import Costs
+from hpcpipe.tune import Grouping, batch_of, with_grouping
 
 _BUSY = (Kind.F, Kind.B, Kind.W, Kind.UPDATE, Kind.DATA, Kind.CHECKPOINT)
 _TASKS = (Kind.F, Kind.B, Kind.W, Kind.UPDATE)
 _BESIDE = (Kind.RS, Kind.AG)
+_SIZED = (Kind.F, Kind.B, Kind.W)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One replica's steps of a run.
+    """One replica's steps of a run. `job` is grouped as they were, and `notes` say so where the run's file did not.
 
     `step_ns` is how long each step took on the wall clock, from one end of a step to the next, for checking a
     simulation; the first of `steps` has none, because the run was not warm before it.
@@ -50,6 +52,7 @@ class Recording:
     messages: MessagesAsRecorded
     buckets: tuple[int, ...]
     replicated: bool
+    notes: tuple[str, ...] = ()
 
     def own_errors(self) -> list[float]:
         """Return for each step the relative error of its simulated length under the run's own schedule.
@@ -75,7 +78,8 @@ class Recording:
         before, after = _cut(self.job), _cut(job)
         same = before.stages == after.stages
         assumptions = [
-            f"times of tasks and messages as steps {self.steps[0]} to {self.steps[-1]} of the run recorded them"
+            f"times of tasks and messages as steps {self.steps[0]} to {self.steps[-1]} of the run recorded them",
+            *self.notes,
         ]
         if not same:
             assumptions.append(f"the work of {before.stages} stages is dealt out evenly to {after.stages}")
@@ -85,8 +89,15 @@ class Recording:
             assumptions.append("half of a recorded backward is the weight gradient")
         if job.batch.microbatches > self.job.batch.microbatches:
             assumptions.append("micro-batches beyond the recorded ones repeat them")
+        size, wanted = self.job.batch.microbatch_size, job.batch.microbatch_size
+        if size != wanted:
+            ours = f"batch.microbatches={self.job.batch.microbatches} --set batch.microbatch_size={size}"
+            assumptions.append(
+                f"times of tasks in proportion: the recorded micro-batches are of {size}, the job's of {wanted}; "
+                f"--set {ours} asks for those of the run"
+            )
         return Costs(
-            times=RecordedTimes(self.times, self.job.batch.microbatches, before, after),
+            times=RecordedTimes(_resized(self.times, wanted / size), self.job.batch.microbatches, before, after),
             messages=self.messages,
             activation_bytes=tuple(activation_bytes),
             buckets=self.buckets if same else (max(self.buckets),) * after.stages,
@@ -113,12 +124,14 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
     AnalysisError
         The log lacks a stage, or has fewer than two whole steps.
     """
-    job = Job.from_resolved(run.header.job_toml)
+    asked = Job.from_resolved(run.header.job_toml)
     ranks = {rank.header.stage: rank for rank in run.ranks if rank.header.coords[1:] == (0, 0)}
-    missing = [stage for stage in range(job.parallel.pipeline) if stage not in ranks]
+    missing = [stage for stage in range(asked.parallel.pipeline) if stage not in ranks]
     if missing:
         raise AnalysisError(f"{run.path}: no log of stage {missing[0]}: a run is re-simulated only as a whole")
-    chosen = _alike(ranks, _steps(run, ranks, steps)[-most:])
+    chosen, grouping = _alike(run, asked, ranks, _steps(run, ranks, steps)[-most:])
+    usual = Grouping(asked.schedule.k, asked.batch.microbatch_size)
+    job, notes = (asked, ()) if grouping == usual else (with_grouping(asked, grouping), (_note(asked, grouping),))
     times: dict[Place, int] = {}
     ends: dict[Place, int] = {}
     for stage, rank in ranks.items():
@@ -134,6 +147,7 @@ def record(run: RunLog, steps: tuple[int | None, int | None] | None = None, *, m
         messages=MessagesAsRecorded(_messages(job.placement, ranks, chosen, ends)),
         buckets=tuple(_num_buckets(ranks[stage].events, chosen[-1]) for stage in range(job.parallel.pipeline)),
         replicated=job.parallel.data > 1,
+        notes=notes,
     )
 
 
@@ -262,12 +276,50 @@ def _num_buckets(events: Events, step: int) -> int:
     return int(buckets.max()) + 1 if len(buckets) else 0
 
 
-def _alike(ranks: dict[int, RankLog], steps: list[int]) -> list[int]:
-    """Return the last of some steps, as many as have the same buckets: a search for their size changes them."""
+def _alike(run: RunLog, job: Job, ranks: dict[int, RankLog], steps: list[int]) -> tuple[list[int], Grouping]:
+    """Return the last of some steps that follow each other with the same buckets and grouping, and the grouping.
+
+    A search for the size of buckets and the choice of a grouping change them on the way.
+    """
     events = [rank.events for rank in ranks.values()]
-    counts = [tuple(_num_buckets(of_stage, step) for of_stage in events) for step in steps]
-    first = next((at for at in reversed(range(len(steps))) if counts[at] != counts[-1]), -1) + 1
-    return steps[first:] if len(steps) - first > 1 else steps
+    groups = dict(zip(ranks[0].steps.step.tolist(), ranks[0].steps.k.tolist(), strict=True))
+
+    def made(step: int) -> tuple[list[int], Grouping]:
+        buckets = [_num_buckets(of_stage, step) for of_stage in events]
+        return buckets, _grouping(job, ranks[0].events, step, groups[step])
+
+    for (_, grouping), found in reversed([(key, list(each)) for key, each in groupby(steps, made)]):
+        if len(found) > 1:
+            return found, grouping
+    raise AnalysisError(
+        f"{run.path}: no two of steps {steps[0]} to {steps[-1]} in a row had the same micro-batches and buckets; "
+        "a re-simulation needs two, choose other steps"
+    )
+
+
+def _grouping(job: Job, events: Events, step: int, k: int) -> Grouping:
+    """Return how a step was grouped; the caps that were chosen with it are not in a log."""
+    usual, batch = Grouping(job.schedule.k, job.batch.microbatch_size), batch_of(job)
+    if job.tune.grouping == "off":
+        return usual
+    first = events.take((events.step == step) & (events.kind == Kind.F) & (events.chunk == 0))
+    count = len(np.unique(first.microbatch))
+    return Grouping(k or usual.k, batch // count if count and batch % count == 0 else usual.microbatch_size)
+
+
+def _note(job: Job, grouping: Grouping) -> str:
+    before = f"k = {job.schedule.k} and {job.batch.microbatches} of {job.batch.microbatch_size}"
+    words = f"k = {grouping.k} and {grouping.microbatches(batch_of(job))} micro-batches of {grouping.microbatch_size}"
+    found = f"the run changed its grouping: these steps have {words}, its job file {before}"
+    if job.schedule.dispatch == "fixed":
+        return found
+    return f"{found}; the caps chosen with it are not in the log, equal-memory stands in"
+
+
+def _resized(times: dict[Place, int], factor: float) -> dict[Place, int]:
+    if factor == 1.0:
+        return times
+    return {place: round(ns * factor) if place.task.kind in _SIZED else ns for place, ns in times.items()}
 
 
 def _lists(rows: Events, *names: str) -> list[list[int]]:
