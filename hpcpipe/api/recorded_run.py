@@ -51,7 +51,7 @@ class Run:
         Raises
         ------
         ValueError
-            The ranks have not begun yet: rank 0 writes it when they have met.
+            The ranks have not begun yet: rank 0 writes it when they have met. Or it is no resolved job.
         """
         text = (self.path / "job.toml").read_text(encoding="utf-8")
         if not text:
@@ -89,12 +89,17 @@ class Run:
         Columns: `step` from 0, `loss` (mean over the global batch's tokens; null where it is no number), `grad_norm`
         before clipping, `lr`, `tokens`, `step_ns` (ns), `hint`, `k`, `dispatch` and more; `eval_loss` where samples are
         held out. Empty while no step is done.
+
+        Raises
+        ------
+        ValueError
+            The file holds something else than steps.
         """
         import polars as pl
 
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-        rows = [json.loads(line) for line in lines if line.endswith("\n")]
+        rows = [_step(line, path, number) for number, line in enumerate(lines, 1) if line.endswith("\n")]
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def log(self) -> "RunLog":
@@ -181,3 +186,13 @@ class Run:
 
         plot_gantt(self.log(), Path(path), steps)
         return Path(path)
+
+
+def _step(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise ValueError(f"{path}, line {number}: no record of a step: {line.strip()[:40]!r}")
+    return row

@@ -57,7 +57,7 @@ def read_log_file(path: Path) -> list[RankFile]:
         try:
             with open_file(path) as file:
                 return _read(path, file)
-        except (OSError, RuntimeError, KeyError) as error:
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # an attribute may be of any type
             if attempt + 1 == _ATTEMPTS:
                 raise LogError(f"{path}: damaged, or still being created ({_first_line(error)})") from error
             sleep(_PAUSE_S)

@@ -3,6 +3,7 @@
 It says what was recorded; what the times mean is the analysis's.
 """
 
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,8 +130,14 @@ def find_files(path: Path) -> list[Path]:
     Raises
     ------
     LogError
-        There are none.
+        There are none, or none that this user may read.
     """
+    for each in (path, path / "events"):
+        try:
+            if each.is_dir():
+                os.scandir(each).close()  # globbing would find nothing and not say why
+        except OSError as error:
+            raise LogError(f"{each}: cannot be read: {error.strerror}") from error
     if path.is_file():
         return [path]
     if not path.is_dir():

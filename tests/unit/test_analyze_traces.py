@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from hpcpipe.analyze import summarize
 from hpcpipe.analyze.export import write_trace
-from hpcpipe.analyze.traces import import_traces
+from hpcpipe.analyze.traces import import_traces, open_log
 from hpcpipe.analyze.traces.names import Meaning, Role, meaning
 from hpcpipe.cli.analyze import analyze
 from hpcpipe.events import LogError
@@ -155,3 +155,10 @@ def test_a_v_of_stages_is_seen_and_updates_count(tmp_path: Path) -> None:
     assert by_name["FORWARD"] == 40_000
     assert by_name["BACKWARD"] == 40_000
     assert by_name["WEIGHT"] == by_name["UPDATE"] == 10_000
+
+
+def test_a_run_without_a_log_is_not_taken_for_traces(tmp_path: Path) -> None:
+    for name in ("job.toml", "environment.json", "ranks.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(LogError, match="no event log here"):
+        open_log(tmp_path)

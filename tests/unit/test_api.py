@@ -175,6 +175,9 @@ def test_a_run_directory_is_read_while_it_grows(tmp_path):
     assert found.metrics().is_empty()
     (run / "metrics.jsonl").write_text('{"step": 0, "loss": 1.5}\n{"step": 1, "loss": null, "eval_loss": 2.0}\n{"st')
     assert found.metrics().rows() == [(0, 1.5, None), (1, None, 2.0)]
+    (run / "metrics.jsonl").write_text('{"step": 0, "loss": 1.5}\n[1]\n')
+    with pytest.raises(ValueError, match="line 2: no record of a step"):
+        found.metrics()
     assert found.environment == {}
     assert found.checkpoints == []
     for _, pieces in found.pieces():

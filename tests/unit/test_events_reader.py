@@ -216,6 +216,12 @@ def make_truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:600])
 
 
+def make_odd_attribute(path: Path) -> None:
+    EventWriter(path, header()).close()
+    with h5py.File(path, "r+") as file:
+        file.attrs["mesh"] = 3.5
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -224,6 +230,7 @@ def make_truncated(path: Path) -> None:
         (make_other_hdf5, "not an event log"),
         (make_newer, r"written in format 2\.0\.0; this hpcpipe reads up to 1\.x"),
         (make_truncated, "damaged"),
+        (make_odd_attribute, "damaged"),
     ],
 )
 def test_what_is_no_log_is_refused_in_a_sentence(tmp_path: Path, make: object, words: str) -> None:
@@ -303,3 +310,22 @@ def test_two_files_of_one_rank_are_not_merged(tmp_path: Path) -> None:
     EventWriter(tmp_path / "rank_00001.h5", header()).close()
     with pytest.raises(LogError, match="2 files of rank 0"):
         open_run(tmp_path)
+
+
+@pytest.mark.parametrize("closed", ["events", "."])
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, closed: str) -> None:
+    run = tmp_path / "run"
+    write_run(run, Pipeline(stages=2, microbatches=2, forward=10, backward=20, order="gpipe", steps=2))
+    (run / closed).chmod(0)
+    as_root = os.geteuid() == 0
+    if as_root:
+        for each in (*tmp_path.parents[:2], tmp_path):
+            each.chmod(0o755)
+        os.seteuid(65534)
+    try:
+        with pytest.raises(LogError, match="cannot be read: Permission denied"):
+            open_run(run)
+    finally:
+        if as_root:
+            os.seteuid(0)
+        (run / closed).chmod(0o755)

@@ -34,12 +34,12 @@ def open_log(path: Path | str) -> RunLog:
         There is neither, or it cannot be read.
     """
     path = Path(path)
-    if path.is_file() and path.name.endswith(_ENDINGS):
+    if path.name.endswith(_ENDINGS) and path.is_file():
         return import_traces(path)
     try:
         find_files(path)
     except LogError:
-        if path.is_dir() and _traces_in(path):
+        if path.is_dir() and not (path / "job.toml").exists() and _traces_in(path):
             return import_traces(path)
         raise
     return open_run(path)
