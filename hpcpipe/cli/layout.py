@@ -11,6 +11,7 @@ from hpcpipe.cli.terminal import make_console, print_table, say
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.train import Layout
 from hpcpipe.train.batches import problem_of_records
+from hpcpipe.train.layout import problem_with_caps
 
 if TYPE_CHECKING:
     from hpcpipe.job import Job
@@ -40,7 +41,7 @@ def describe(job: "Job", layout: Layout) -> str:
 
 def print_layout(job: "Job") -> None:
     """Print the stages: layers, parameters, micro-batches in flight and what they stash at the boundary."""
-    if problem := problem_of_records(job):
+    if problem := problem_of_records(job) or problem_with_caps(job):
         print(f"hpcpipe: {problem}", file=sys.stderr)
         sys.exit(ExitCode.INPUT)
     layout = Layout.of(job)

@@ -177,11 +177,14 @@ def _wrong_inside(job: "Job", rank: int) -> str:
     if job.device.kind == "emulated":
         return ""
     from hpcpipe.train.batches import problem_of_records
+    from hpcpipe.train.layout import problem_with_caps
     from hpcpipe.train.own_model import problem_with
     from hpcpipe.train.regroup import problem_with_grouping
 
     problem = problem_of_records(job) or problem_with(job, opens_texts=rank == 0)
-    return problem or (problem_with_grouping(job) if rank == 0 else "")
+    if problem or rank:
+        return problem
+    return problem_with_caps(job) or problem_with_grouping(job)
 
 
 def _if_mpi_dies(given: environment.World) -> str:

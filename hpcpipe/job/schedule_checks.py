@@ -131,6 +131,31 @@ def _the_caps_leave_room_for_every_chunk(job: Job, _: int | None) -> Iterator[Pr
         yield Problem(("schedule", key), str(error), f'write {key} = "equal-memory"')
 
 
+@CHECKS.needs(
+    "schedule.in_flight",
+    "schedule.stash",
+    "schedule.hint",
+    "schedule.dispatch",
+    "schedule.k",
+    "parallel.pipeline",
+    "parallel.chunks",
+    "batch.microbatches",
+    "device.message_bytes",
+)
+def _caps_in_bytes_hold_an_emulated_micro_batch(job: Job, _: int | None) -> Iterator[Problem]:
+    """Of an emulated device the sizes are known; those of a model are looked at when it is made."""
+    device, stages = job.device, job.parallel.pipeline
+    assert isinstance(device, Emulated)
+    listed = isinstance(device.message_bytes, tuple) and len(device.message_bytes) != stages
+    if not needs_sizes(job) or listed or _problems_of_sizes(job):
+        return
+    try:
+        schedule_of(job, activation_bytes=[device.bytes_from(stage) for stage in range(stages)])
+    except ValueError as error:
+        key = "stash" if str(error).startswith("stash") else "in_flight"
+        yield Problem(("schedule", key), str(error), f'write {key} = "equal-memory"')
+
+
 def _problems_of_sizes(job: Job) -> bool:
     """Return whether another rule refuses what a schedule is made of."""
     rules = (

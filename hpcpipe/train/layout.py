@@ -95,6 +95,15 @@ class Layout:
         return chunks if together is None else min(chunks, together)
 
 
+def problem_with_caps(job: Job) -> str:
+    """Return what is wrong with caps that are given in bytes, which only the model's sizes tell, or nothing."""
+    try:
+        schedule_of(job, activation_bytes=_activation_bytes(job))
+    except ValueError as error:
+        return f"[schedule] {error}"
+    return ""
+
+
 def _notices(job: Job) -> list[str]:
     """Return what was chosen for the user and is not plain from the job."""
     sizes, chunks = job.parallel, job.chunks

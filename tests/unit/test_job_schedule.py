@@ -14,6 +14,7 @@ from hpcpipe.job.planned import schedule_of
 from hpcpipe.plan import ORDERS, RULES
 from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.plan.hints.table import write_table
+from hpcpipe.train.layout import problem_with_caps
 
 EMULATED = """\
 [model]
@@ -185,8 +186,31 @@ def test_a_table_that_is_missing_wrong_or_of_another_size_is_one_fault(
     assert fault.key == "schedule.hint"
 
 
+@pytest.mark.parametrize(("key", "hint"), [("in_flight", "bf"), ("stash", "bfw")])
+def test_caps_in_bytes_that_hold_no_micro_batch_are_refused_where_its_size_is_known(
+    tmp_path: Path, key: str, hint: str
+) -> None:
+    job, cap = emulated(tmp_path), f"schedule.{key}=1 KB"
+    fault = fault_of(job, f"schedule.hint={hint}", cap, "device.message_bytes=[1000,1001]")
+    assert (fault.key, "'1 KB' on stage 1" in fault.message) == (f"schedule.{key}", True)
+    for fitting in ("[1000,1000]", "0"):
+        assert load_job(job, [f"schedule.hint={hint}", cap, f"device.message_bytes={fitting}"])
+    faults = faults_of(job, f"schedule.hint={hint}", cap, "device.message_bytes=[1,2,3]")
+    assert [fault.key for fault in faults] == ["device.message_bytes"]
+
+
+def test_caps_in_bytes_that_hold_no_micro_batch_of_a_model_are_refused_before_it_starts(tmp_path: Path) -> None:
+    job = write_job(tmp_path)
+    cap = ["--set", "schedule.in_flight=1 KB"]
+    result = CliRunner().invoke(main, ["run", str(job), "--dry-run", *cap])
+    assert result.exit_code == 2
+    assert "in-flight cap '1 KB' on stage 0: one micro-batch stashes" in result.stderr
+    assert "none fits" in problem_with_caps(load_job(job, cap[1:]))
+    assert problem_with_caps(load_job(job)) == ""
+
+
 def test_caps_in_bytes_are_met_by_the_sizes_of_activations(tmp_path: Path) -> None:
-    job = load_job(emulated(tmp_path), ["schedule.in_flight=3 kB"])
+    job = load_job(emulated(tmp_path), ["device.message_bytes=1000", "schedule.in_flight=3 kB"])
     assert [limits.in_flight for limits in schedule_of(job, activation_bytes=[1000.0, 1500.0]).limits] == [3, 2]
     with pytest.raises(ValueError, match="bytes"):
         schedule_of(job)

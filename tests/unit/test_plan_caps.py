@@ -138,6 +138,12 @@ def test_a_cap_that_cannot_be_is_refused(setting, chunks):
         limits_for("bfw", 2, chunks=chunks, stash=setting, activation_bytes=[1.0, 1.0])
 
 
+def test_bytes_hold_any_number_of_activations_of_no_bytes():
+    limits = limits_for("bf", 2, in_flight="1 GiB", activation_bytes=[0.0, 500e6])
+    assert [limit.in_flight for limit in limits][1] == 2
+    assert limits[0].in_flight is None or limits[0].in_flight >= 8
+
+
 def test_bytes_need_the_size_of_the_activations():
     with pytest.raises(ValueError, match="'2GB' needs the bytes that a micro-batch stashes"):
         limits_for("bf", 2, in_flight="2GB")
