@@ -27,7 +27,7 @@ class LanguageModel(Rooted):
     vocab_size: Count = Field(default=256, description="number of different tokens")
     init: Annotated[str, AfterValidator(lambda path: path and values.text(path))] = Field(
         default="",
-        description='Hugging Face folder with config.json and safetensors to start from; "": weights are drawn',
+        description='Hugging Face folder with config.json and safetensors to start from; "": random weights',
         examples=["SmolLM2-135M"],
     )
     recompute: Recompute = Field(

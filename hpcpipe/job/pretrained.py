@@ -16,7 +16,7 @@ from hpcpipe.job.words import show
 
 _INIT = ("model", "init")
 _OTHER_FOLDER = (
-    "name a folder as transformers' save_pretrained writes it, or leave init out to begin with drawn weights"
+    "name a folder as transformers' save_pretrained writes it, or leave init out to begin with random weights"
 )
 _OTHER_FILES = (
     "the files must hold what config.json describes: fetch them again, or save the model again as safetensors"
