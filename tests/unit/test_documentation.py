@@ -87,6 +87,19 @@ def test_the_site_is_searched_from_a_file_and_asks_nobody_for_anything(site):
         assert not faults
 
 
+def test_no_page_is_wider_than_a_phone_and_a_click_on_a_picture_shows_it_alone(site):
+    with open_browser() as browser:
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        for name in ("index", "start", "schedules", "benchmarks", "reference/job-file", "reference/commands"):
+            page.goto((site / f"{name}.html").as_uri(), timeout=60_000)
+            assert page.evaluate("document.documentElement.scrollWidth") == 400, name
+        page.goto((site / "start.html").as_uri(), timeout=60_000)
+        picture = page.locator("a.picture").first
+        shown = picture.locator("img").get_attribute("src")
+        picture.click(timeout=60_000)
+        assert page.url.endswith(shown)
+
+
 def _search(page, words):
     """Type until the search, which starts by itself beside the page, answers."""
     result = page.locator(".md-search-result__item").first
