@@ -47,3 +47,13 @@ def test_links_options_and_keys_of_a_page_exist(page):
             assert set(entries) <= keys(table), (table, block)
     for table, key in re.findall(r"`\[([a-z]+)\] ([a-z_]+)", text):
         assert key in keys(table), f"[{table}] {key}"
+
+
+def test_the_page_on_design_shows_the_layers_that_lint_holds():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    *layers, helpers = next(each["layers"] for each in contracts if each["type"] == "layers")
+    assert "exit_code" in helpers
+    assert "\n".join(["```", *layers, "```"]) in (ROOT / "docs" / "design.md").read_text()
+    rooms = {name for layer in layers for name in layer.split(" | ")}
+    named = set(re.findall(r"^hpcpipe/(\w+)/ ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert named == rooms
