@@ -64,7 +64,7 @@ def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, replicas):
     pipeline = comm.size // replicas
     if pipeline < 2 or pipeline > 4:
         pytest.skip("needs two to four stages")
-    sizes = (f"parallel.data={replicas}", "batch.microbatches=8", "job.steps=8")
+    sizes = (f"parallel.data={replicas}", "batch.microbatches=8", "job.steps=6")
     fixed = train_on(comm, tmp_path, *sizes, *_overrides(pipeline, "fixed", "1f1b"))
     for seed, hint in enumerate(["bf", "1f1b", "gpipe", "bf"]):
         settings = ('schedule.in_flight="2x"',) if seed else ()
