@@ -134,12 +134,13 @@ def test_other_models_train_with_the_losses_of_the_cpu(tmp_path, model):
     assert gpu == pytest.approx(cpu, rel=1e-4)
 
 
-@pytest.mark.parametrize("model", ["gpt", "llama", "vlm"])
-def test_no_task_makes_the_host_wait_for_the_gpu(tmp_path, model):
+@pytest.mark.parametrize(("model", "recompute"), [("gpt", "none"), ("gpt", "all"), ("llama", "none"), ("vlm", "none")])
+def test_no_task_makes_the_host_wait_for_the_gpu(tmp_path, model, recompute):
     """torch raises at what it knows to wait: copies to and from memory that is not pinned, numbers asked for."""
     picture_records.write_lines(tmp_path)
     job = {"gpt": JOB, "llama": LLAMA, "vlm": VLM}[model]
-    lines, said = _run(tmp_path, CUDA, 'schedule.hint="bfw"', job=job, code=WATCHED)
+    settings = ('schedule.hint="bfw"', f'model.recompute="{recompute}"')
+    lines, said = _run(tmp_path, CUDA, *settings, job=job, code=WATCHED)
     microbatches = 4 if model == "vlm" else 6
     assert len(lines) == 6
     assert int(said.partition(" tasks were watched")[0].split()[-1]) >= 4 * 3 * microbatches
