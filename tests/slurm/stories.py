@@ -14,6 +14,8 @@ import pytest
 from slurm_jobs import JOB
 
 STORIES = {}
+CALM = JOB.replace("forward_ms = 5", "forward_ms = 20").replace("backward_ms = 10", "backward_ms = 40")
+"""The job with longer steps: many run at a time, and wait for Slurm more than they train."""
 
 
 class Story:
@@ -22,7 +24,7 @@ class Story:
     def __init__(self, cluster, folder):
         self.cluster, self.folder = cluster, folder
         self.runs = folder / "runs" / "small"
-        self.job, self.environment, self.saves, self.job_id = JOB, {}, False, ""
+        self.job, self.environment, self.saves, self.job_id = CALM, {}, False, ""
 
     def start(self, *sets):
         """Submit the job and wait until it has trained a step."""
