@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from mpi4py import MPI
-from training import needs
+from training import needs, train_on
 
 from hpcpipe.device.cpu import Cpu
-from hpcpipe.job import load_job
 from hpcpipe.plan import Kind, Task
-from hpcpipe.runtime import Inlet, Mailbox, Mesh, World
+from hpcpipe.runtime import Inlet, Mailbox, Mesh
 from hpcpipe.runtime.outbox import FIRST_TAG_APART, TAGS_APART
-from hpcpipe.train import Origin, train
 
 LARGEST_TAG = 32_767
 """All that the standard promises."""
@@ -148,21 +146,15 @@ def _rss():
 
 def _grown(comm, folder, *, steps, since):
     """Return by which part the memory of this rank has grown between a step and the end of a run."""
-    path = folder / "job.toml"
-    path.write_text(JOB)
-    job = load_job(path, (f"parallel.pipeline={comm.size}", f"job.steps={steps}"))
-    world = World(comm)
-    directory = Path(world.share(str(folder / "run")))
-    directory.mkdir(exist_ok=True)
     seen = {}
 
     def look(step, _rank):
         if step in (since, steps - 1):
             seen[step] = _rss()
 
-    world.barrier()
-    assert train(job, world=world, run_directory=directory, origin=Origin(), before_step=look).steps == steps
-    return seen[steps - 1] / seen[since] - 1.0
+    stages = min(comm.size, 3)  # then one has neighbours on both sides
+    train_on(comm, folder, f"parallel.pipeline={stages}", f"job.steps={steps}", before_step=look, text=JOB)
+    return seen[steps - 1] / seen[since] - 1.0 if comm.rank < stages else 0.0
 
 
 @pytest.mark.mpi(min_size=2)
