@@ -116,7 +116,7 @@ test-native: venv ## the C++ tests, with the address and the undefined-behaviour
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  meson test -C $(SANITIZED) --quiet --print-errorlogs --suite native # MPI keeps memory until the process ends
 
-PYTEST_MPI := python -m pytest -q --with-mpi --timeout=60 --timeout-method=thread
+PYTEST_MPI := python -m pytest -q --with-mpi --timeout=120 --timeout-method=thread
 
 .PHONY: test-mpi
 test-mpi: venv ## tests between ranks; tests/mpi/launch limits each run from outside
