@@ -231,10 +231,19 @@ class _Tasks:
         self.times: list[tuple[int, int]] = []
 
     def event(
-        self, kind: int, step: int, microbatch: int, chunk: int, t_ready: int, t_start: int, t_end: int, **more: int
+        self,
+        kind: int,
+        step: int,
+        microbatch: int,
+        chunk: int,
+        t_ready: int,
+        t_start: int,
+        t_end: int,
+        *rest: int,
+        **named: int,
     ) -> None:
         """Keep a task's times."""
-        del step, microbatch, chunk, t_ready, more
+        del step, microbatch, chunk, t_ready, rest, named
         if kind <= Kind.W:
             self.times.append((t_start, t_end))
 

@@ -1,11 +1,32 @@
-"""How MPI starts one rank on each emulated host, and is kept to the hosts' network.
+"""Whether MPI can start one rank on each emulated host, how it does, and how it is kept to the hosts' network.
 
 What the ranks run is not known here.
 """
 
-from hpcpipe.bench.hosts import Hosts
+from hpcpipe.bench.hosts import Hosts, missing
 from hpcpipe.bench.ranks import CannotRunError
-from hpcpipe.cluster.mpiexec import Mpiexec
+from hpcpipe.cluster.mpiexec import MISSING, Mpiexec, find_mpiexec
+
+
+def mpiexec_for_hosts(links: str) -> Mpiexec:
+    """Return the launcher of the MPI that is installed.
+
+    Parameters
+    ----------
+    links
+        What the hosts are made for, as in "slow links": begins the refusal.
+
+    Raises
+    ------
+    CannotRunError
+        Hosts cannot be made here, or there is no launcher; says why.
+    """
+    if (reason := missing()) is not None:
+        raise CannotRunError(f"{links} are emulated between namespaces, which cannot be made here: {reason}")
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        raise CannotRunError(MISSING)
+    return mpiexec
 
 
 def launcher(mpiexec: Mpiexec, hosts: Hosts, ranks: int) -> tuple[list[str], dict[str, str]]:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcpipe.bench.emulated import emulated_job
-from hpcpipe.bench.hosts import HostLink, emulated_hosts, missing
+from hpcpipe.bench.host_ranks import mpiexec_for_hosts
+from hpcpipe.bench.hosts import HostLink, emulated_hosts
 from hpcpipe.bench.preempted_runs import Trace, run_in_phases
 from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, FIXED, best_fixed, doubts, names, verdicts
-from hpcpipe.bench.ranks import CannotRunError
 from hpcpipe.bench.shapes import SHAPES, Shape
 from hpcpipe.bench.table import BenchTable, Column, Row
 from hpcpipe.bench.tenant import Phase
-from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
 from hpcpipe.job import Job
 
 RANKS = 4
@@ -95,15 +94,7 @@ def run(
     CannotRunError
         No root, no tool, an MPI that is not known here, or ranks that failed.
     """
-    if (reason := missing()) is not None:
-        raise CannotRunError(f"preempted links are emulated between namespaces, which cannot be made here: {reason}")
-    mpiexec = find_mpiexec()
-    if mpiexec is None:
-        raise CannotRunError(MISSING)
-    if plot is not None:
-        from hpcpipe.bench.preempted_picture import check
-
-        check(plot)
+    mpiexec = mpiexec_for_hosts("preempted links")
     phases = phases_of(seconds or (QUICK_SECONDS if quick else SECONDS))
     traces: dict[tuple[str, str], Trace] = {}
     shapes = [make(ranks) for name, make in SHAPES.items() if not quick or name == "GPT"]

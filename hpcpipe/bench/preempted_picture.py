@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpipe.analyze.gantt import SUFFIXES
+from hpcpipe.analyze.drawing import drawing, save
 from hpcpipe.analyze.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from hpcpipe.bench.preempted_runs import Trace
 from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE
-from hpcpipe.bench.ranks import CannotRunError
 from hpcpipe.bench.tenant import Phase, bounds
-from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,27 +22,12 @@ _WINDOW = 5
 """Steps whose median is drawn, so that single late ones do not hide the course."""
 
 
-def check(path: Path) -> None:
-    """Refuse a file that cannot be drawn, before anything is measured.
-
-    Raises
-    ------
-    CannotRunError
-        Its suffix is of another kind, or its folder is not there.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise CannotRunError(f"{path}: the picture is a {' or '.join(SUFFIXES)} file", ExitCode.INPUT)
-    if not path.absolute().parent.is_dir():
-        raise CannotRunError(f"{path}: there is no folder {path.absolute().parent}; make it first", ExitCode.INPUT)
-
-
 def draw(path: Path, traces: Mapping[tuple[str, str], Trace], phases: Sequence[Phase]) -> None:
     """Draw all models beside each other: step times above, k and b below, over the seconds of the phases."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     models = list(dict.fromkeys(model for model, _ in traces))
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with drawing("preempted"):
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(1.5 + 6.5 * len(models), 6.2), layout="constrained")
         axes = figure.subplots(3, len(models), sharex=True, sharey="row", squeeze=False, height_ratios=(4, 1, 1))
         for column, model in zip(axes.T, models, strict=True):
@@ -62,7 +45,7 @@ def draw(path: Path, traces: Mapping[tuple[str, str], Trace], phases: Sequence[P
         _mark(axes[2, 0], "b", [trace.microbatch_size for trace in traces.values()])
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.savefig(path)
+        save(figure, path, path.suffix.lower().removeprefix("."))
 
 
 def _shade(axes: "Sequence[Axes]", phases: Sequence[Phase]) -> None:

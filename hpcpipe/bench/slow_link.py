@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.bench import torch_pipelining
 from hpcpipe.bench.emulated import Blocking, Steps, emulated_job, measured, predicted
-from hpcpipe.bench.host_ranks import launcher
-from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts, missing
+from hpcpipe.bench.host_ranks import launcher, mpiexec_for_hosts
+from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts
 from hpcpipe.bench.pipeline import TORCH, Case
 from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
-from hpcpipe.cluster.mpiexec import MISSING, find_mpiexec
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.simulate import Link, LinkMessages
@@ -71,11 +70,7 @@ def run(
     work = partial(_work, steps, quick)
     if RESULT_VARIABLE in os.environ:
         return run_on_ranks("slow-link", work, ranks=ranks, words=words, progress=progress)
-    if (reason := missing()) is not None:
-        raise CannotRunError(f"slow links are emulated between namespaces, which cannot be made here: {reason}")
-    mpiexec = find_mpiexec()
-    if mpiexec is None:
-        raise CannotRunError(MISSING)
+    mpiexec = mpiexec_for_hosts("slow links")
     with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder, emulated_hosts(ranks, HostLink(RATE)) as hosts:
         result = Path(folder) / "table.json"
         command = [sys.executable, "-m", "hpcpipe", "bench", "slow-link", *words]

@@ -18,6 +18,7 @@ from hpcpipe.bench.preempted_verdict import ADAPTIVE, ADAPTIVE_READY, BASE, best
 from hpcpipe.bench.shapes import gpt, unet
 from hpcpipe.bench.tenant import Phase, bounds, bursts
 from hpcpipe.cli import main
+from hpcpipe.exit_code import ExitCode
 from hpcpipe.plan import Kind
 from hpcpipe.plan.caps import in_flight_caps
 
@@ -273,17 +274,17 @@ def test_step_times_and_k_are_drawn_over_the_phases(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("file", "said"),
-    [("course.gif", "course.gif: the picture is a .png or .svg file"), ("nowhere/a.png", "there is no folder")],
+    [("course.gif", "course.gif: cannot draw a .gif; use .png or .svg"), ("nowhere/a.png", "there is no folder")],
 )
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_runs(monkeypatch, file, said):
-    monkeypatch.setattr("hpcpipe.bench.preempted.missing", lambda: None)
+    monkeypatch.setattr("hpcpipe.bench.preempted.mpiexec_for_hosts", lambda _: pytest.fail("the benchmark began"))
     result = CliRunner().invoke(main, ["bench", "preempted", "--plot", file])
-    assert result.exit_code == 1
+    assert result.exit_code == ExitCode.INPUT
     assert said in result.stderr
 
 
 def test_preempted_links_are_refused_with_the_reason_where_hosts_cannot_be_made(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     result = CliRunner().invoke(main, ["bench", "preempted"])
-    assert result.exit_code == 1
+    assert result.exit_code == ExitCode.ENVIRONMENT
     assert "cannot be made here: no ip and no tc and no nsenter" in result.stderr
