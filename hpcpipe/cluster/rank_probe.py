@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import resource
-import shutil
 import socket
 import time
 from contextlib import suppress
@@ -50,12 +49,8 @@ def look(comm: "MPI.Intracomm", folder: str) -> dict[str, Any]:
 
 
 def _facts() -> dict[str, Any]:
-    import ctypes
-
     from mpi4py import MPI
 
-    library = ctypes.CDLL(MPI.__file__)
-    cuda = getattr(library, "MPIX_Query_cuda_support", None)
     place = environment.world()
     return {
         "node": environment.slurm_node() or socket.gethostname(),
@@ -65,14 +60,12 @@ def _facts() -> dict[str, Any]:
         "gpus": environment.visible_gpus(),
         "whole": environment.step_gpus(),
         "on_node": environment.gpus_on_node(),
-        "cuda": None if cuda is None else int(cuda()),
         "transports": _transports(),
         "network_settings": {name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
         "cores": sorted(os.sched_getaffinity(0)),
         "threads": _number(os.environ.get("OMP_NUM_THREADS", "")),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "stack": resource.getrlimit(resource.RLIMIT_STACK)[0],
-        "shm_free": shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None,
     }
 
 

@@ -250,7 +250,6 @@ FACTS: dict[str, Any] = {
     "gpus": None,
     "whole": None,
     "on_node": 0,
-    "cuda": 0,
     "transports": ["UCX"],
     "network_settings": {},
     "files": {"synced_ms": 2.0, "locks": ""},
@@ -258,7 +257,6 @@ FACTS: dict[str, Any] = {
     "threads": 1,
     "memlock": -1,
     "stack": -1,
-    "shm_free": 2**30,
     "clock_offset_s": 0.0,
     "sees_folder": True,
 }
