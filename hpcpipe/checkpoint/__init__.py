@@ -1,7 +1,7 @@
 """Checkpoints: what one is on disk, how it is written whole or not at all, found, checked and read in any layout."""
 
 from hpcpipe.checkpoint.choose import Resume, choose, judge
-from hpcpipe.checkpoint.find import AUTO, candidates, earlier_starts, good_one_before, steps_at, usable
+from hpcpipe.checkpoint.find import AUTO, candidates, earlier_starts, good_one_before, steps_at
 from hpcpipe.checkpoint.fit import check_fit, samples_per_step
 from hpcpipe.checkpoint.folder import (
     FOLDER,
@@ -57,7 +57,6 @@ __all__ = [
     "samples_per_step",
     "step_folder",
     "steps_at",
-    "usable",
     "whole_shape",
     "write_part",
 ]

@@ -5,11 +5,12 @@ It reads manifests and sizes, no contents, and neither MPI nor torch.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hpcpipe.checkpoint.fit import check_fit
 from hpcpipe.checkpoint.folder import FOLDER, list_steps, step_of
-from hpcpipe.checkpoint.manifest import NAME, CheckpointError, Manifest, read_manifest
+from hpcpipe.checkpoint.manifest import NAME, CheckpointError, read_manifest
 from hpcpipe.checkpoint.reader import faults_of
 from hpcpipe.job import Job
 
@@ -74,31 +75,16 @@ def earlier_starts(job: Job, job_id: str, restart: int) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def usable(path: Path, job: Job, *, content: bool) -> Manifest:
-    """Return the manifest of a checkpoint that the job can go on from.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot; the message says why.
-    """
-    manifest = read_manifest(path)
-    check_fit(path, manifest, job)
-    faults = faults_of(path, manifest, content=content)
-    if faults:
-        raise CheckpointError(f"{path} cannot be used: {'; '.join(faults)}")
-    return manifest
-
-
 def good_one_before(path: Path, job: Job) -> Path | None:
     """Return the newest other checkpoint beside this one that looks usable; contents are not read."""
     for other in list_steps(path.parent):
-        if other.name != path.name:
-            try:
-                usable(other, job, content=False)
-            except CheckpointError:
-                continue
-            return other
+        if other.name == path.name:
+            continue
+        with suppress(CheckpointError):
+            manifest = read_manifest(other)
+            check_fit(other, manifest, job)
+            if not faults_of(other, manifest, content=False):
+                return other
     return None
 
 
