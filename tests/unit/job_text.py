@@ -19,6 +19,15 @@ path = "corpus.txt"
 [parallel]
 pipeline = 2
 """
+SYNTHETIC = """\
+[model]
+kind = "synthetic"
+[data]
+kind = "synthetic"
+[device]
+kind = "emulated"
+"""
+"""How a job begins whose stages compute nothing: lines of [device] follow, then other tables."""
 
 
 def write_job(folder: Path, text: str | bytes = VALID, *, corpus: bytes | None = b"to be or not to be, " * 20) -> Path:

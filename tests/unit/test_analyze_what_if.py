@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from job_text import write_job
+from job_text import SYNTHETIC, write_job
 from stored_log import store
 from synthetic_log import Pipeline, write_run
 
@@ -21,12 +21,7 @@ from hpcpipe.simulate.costs import emulated_costs
 STAGES, MICROBATCHES, FORWARD_MS, BACKWARD_MS = 4, 8, 5, 10
 FLAT = (MICROBATCHES + STAGES - 1) * (FORWARD_MS + BACKWARD_MS) * 1_000_000
 JOB = f"""\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+{SYNTHETIC}\
 forward_ms = {FORWARD_MS}
 backward_ms = {BACKWARD_MS}
 weight_ms = 5

@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from job_text import VALID, write_job
+from job_text import SYNTHETIC, VALID, write_job
 
 from hpcpipe.cli import main
 
 STAGES, MICROBATCHES, FORWARD_MS, BACKWARD_MS = 4, 8, 5, 10
 EMULATED = f"""\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+{SYNTHETIC}\
 forward_ms = {FORWARD_MS}
 backward_ms = {BACKWARD_MS}
 weight_ms = 5

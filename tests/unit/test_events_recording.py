@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from job_text import SYNTHETIC
 from synthetic_log import header
 
 from hpcpipe.events import EventWriter
@@ -13,15 +14,8 @@ from hpcpipe.job import load_job
 from hpcpipe.plan import FLAG_RECOMPUTED, Kind, Task
 from hpcpipe.plan.slots import Held, held_in
 
-JOB = """
-[job]
-steps = 2
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+JOB = f"""\
+{SYNTHETIC}\
 forward_ms = 1
 backward_ms = 2
 weight_ms = 1
@@ -32,6 +26,8 @@ microbatches = 3
 [schedule]
 hint = "bfw"
 accumulate = "arrival"
+[job]
+steps = 2
 """
 F, B, W = Kind.F, Kind.B, Kind.W
 ORDERS = [

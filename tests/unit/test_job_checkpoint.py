@@ -1,18 +1,13 @@
 """The table [checkpoint]: when, how many, and what is refused."""
 
 import pytest
-from job_text import VALID, fault_of, write_job
+from job_text import SYNTHETIC, VALID, fault_of, write_job
 
 from hpcpipe.job import load_job
 from hpcpipe.job.checkpoint import Checkpoint
 
-EMULATED = """\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+EMULATED = f"""\
+{SYNTHETIC}\
 forward_ms = 1.0
 backward_ms = 2.0
 weight_ms = 1.0

@@ -1,18 +1,13 @@
 """The table [device]: which keys each kind has, and what does not go together."""
 
 import pytest
-from job_text import VALID, fault_of, write_job
+from job_text import SYNTHETIC, VALID, fault_of, write_job
 
 from hpcpipe.job import Job, load_job
 from hpcpipe.job.device import Device, Emulated, Processor
 
-EMULATED = """\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+EMULATED = f"""\
+{SYNTHETIC}\
 forward_ms = 1
 backward_ms = 2
 weight_ms = 1

@@ -4,18 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from job_text import VALID, fault_of, faults_of, write_job
+from job_text import SYNTHETIC, VALID, fault_of, faults_of, write_job
 
 from hpcpipe.job import load_job
 from hpcpipe.train import Layout
 
-EMULATED = """\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+EMULATED = f"""\
+{SYNTHETIC}\
 forward_ms = 5
 backward_ms = 10
 [parallel]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from job_text import VALID, fault_of, faults_of, write_job
+from job_text import SYNTHETIC, VALID, fault_of, faults_of, write_job
 
 from hpcpipe.cli import main
 from hpcpipe.job import Job, load_job
@@ -16,13 +16,8 @@ from hpcpipe.plan.hints import SPLIT, placement_of
 from hpcpipe.plan.hints.table import write_table
 from hpcpipe.train.layout import problem_with_caps
 
-EMULATED = """\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+EMULATED = f"""\
+{SYNTHETIC}\
 forward_ms = 5
 backward_ms = [10, 12]
 weight_ms = 5.0

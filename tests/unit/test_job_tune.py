@@ -3,19 +3,14 @@
 from pathlib import Path
 
 import pytest
-from job_text import fault_of, faults_of, place, write_job
+from job_text import SYNTHETIC, fault_of, faults_of, place, write_job
 
 from hpcpipe.job import load_job
 from hpcpipe.job.tune import show_bytes
 from hpcpipe.plan.sizes import parse_bytes
 
-TUNED = """\
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+TUNED = f"""\
+{SYNTHETIC}\
 forward_ms = 5
 backward_ms = 10
 message_bytes = 1024

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from job_text import VALID, write_job
+from job_text import SYNTHETIC, VALID, write_job
 
 from hpcpipe.job import Job, load_job
 from hpcpipe.train import Layout
@@ -12,13 +12,8 @@ from hpcpipe.train.regroup import problem_with_grouping, space_for
 from hpcpipe.tune import Grouping
 
 KFKB = ('schedule.hint="kfkb"', 'schedule.dispatch="fixed"', "batch.microbatches=6", "batch.microbatch_size=2")
-EMULATED = """
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
+EMULATED = f"""\
+{SYNTHETIC}\
 forward_ms = 3
 backward_ms = 5
 fixed_ms = 1
