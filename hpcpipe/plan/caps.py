@@ -176,9 +176,8 @@ def _fitting(name: str, setting: str, placement: Placement, activation_bytes: Se
         raise ValueError(f"{name}: bytes of {len(activation_bytes)} stages, the pipeline has {placement.stages}")
     totals = []
     for stage, whole in enumerate(activation_bytes):
-        total = floor(
-            parse_bytes(setting) * placement.chunks / max(Fraction(whole), 1)
-        )  # one of no bytes counts as a byte
+        held = max(Fraction(whole), Fraction(1))  # one of no bytes counts as a byte
+        total = floor(parse_bytes(setting) * placement.chunks / held)
         if total < placement.chunks:
             raise ValueError(
                 f"{name} {setting!r} on stage {stage}: one micro-batch stashes {whole / 1e6:,.3f} MB there, "
