@@ -103,11 +103,12 @@ def predict(
         agreement_ns,
         phased=not job.comm.split_allreduce,
         norm=job.has_norm,
+        gathers_early=costs.gathers_early,
     )
     chunks, stages, numbers = job.chunks, range(job.parallel.pipeline), list(steps)
     tasks = len(numbers) * len(stages) * chunks * job.batch.microbatches * (3 if job.splits else 2)
     run: SimulatedRun | LargeRun
-    if tasks <= MOST_TASKS_IN_DETAIL:
+    if tasks <= MOST_TASKS_IN_DETAIL or costs.gathers_early:  # which only the detailed simulation knows
         run = simulate_run(scenario, numbers, progress=progress)
         log = as_log(run, job)
         report = summarize(log)

@@ -89,6 +89,8 @@ class Recording:
             assumptions.append("half of a recorded backward is the weight gradient")
         if job.batch.microbatches > self.job.batch.microbatches:
             assumptions.append("micro-batches beyond the recorded ones repeat them")
+        if job.gathers_early:  # simulated so, they make a run's own steps longer than they were
+            assumptions.append("gathers come after all reduce-scatters: recorded exchanges contain waits for others")
         size, wanted = self.job.batch.microbatch_size, job.batch.microbatch_size
         if size != wanted:
             ours = f"batch.microbatches={self.job.batch.microbatches} --set batch.microbatch_size={size}"
@@ -172,13 +174,14 @@ def _spent(stage: int, events: Events) -> Iterator[tuple[Place, int, int]]:
     the rank did between the end of the row before and the task's start (polling, choosing, logging, reading data)
     counts with the task, unless the rank was waiting.
     """
-    for kind in _BESIDE:
-        rows = events.take(events.kind == kind)
-        rows = rows.take(np.argsort(rows.t_end, kind="stable"))
-        free = 0
-        for step, bucket, start, end in zip(*_lists(rows, "step", "microbatch", "t_start", "t_end"), strict=True):
-            yield Place(step, stage, Task(kind, bucket)), end - max(start, min(free, end)), end
-            free = end
+    rows = events.take(np.isin(events.kind, _BESIDE))
+    rows = rows.take(np.argsort(rows.t_end, kind="stable"))
+    free = 0
+    for step, kind, bucket, start, end in zip(
+        *_lists(rows, "step", "kind", "microbatch", "t_start", "t_end"), strict=True
+    ):
+        yield Place(step, stage, Task(Kind(kind), bucket)), end - max(start, min(free, end)), end
+        free = end
     rows = events.take(np.isin(events.kind, (*_BUSY, Kind.WAIT)))
     rows = rows.take(np.lexsort((rows.t_end, rows.t_start)))
     before: int | None = None

@@ -207,7 +207,7 @@ def _decisions(report: Report) -> RenderableType:
     table.add_column("about", no_wrap=True)
     table.add_column("what and why", overflow="fold")
     for each in shown:
-        table.add_row(str(each.step), each.what, each.why)
+        table.add_row(str(each.step), each.what, Text(each.why))
     left_out = len(report.decisions) - len(shown)
     if not left_out:
         return table

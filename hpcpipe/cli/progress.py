@@ -60,7 +60,7 @@ class Bar:
 
     def begin(self, layout: Layout) -> None:
         """Say what is about to be trained and start the bar."""
-        self._progress.console.print(describe(self._job, layout), highlight=False)
+        self._progress.console.print(describe(self._job, layout), highlight=False, markup=False)
         self._task = self._progress.add_task("", total=self._job.run.steps, words="")
         self._progress.start()
 
@@ -71,7 +71,7 @@ class Bar:
 
     def note(self, sentence: str) -> None:
         """Print it above the bar."""
-        self._progress.console.print(sentence, highlight=False, soft_wrap=True)
+        self._progress.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Stop the bar and give the cursor back."""

@@ -286,6 +286,14 @@ class Job(Section):
         asked = settings.clip != "off" or settings.nonfinite != "late-stop" or self.precision.dynamic_scale
         return asked and not isinstance(self.device, Emulated)
 
+    @property
+    def gathers_early(self) -> bool:
+        """Whether a part of the parameters is gathered in gaps between the sums of a backward (plan/exchanges.py).
+
+        It pays where one backward ends the step and updates wait for nothing else.
+        """
+        return not self.has_norm and self.parallel.pipeline == 1 and self.batch.microbatches == 1
+
     def orders(self) -> tuple[tuple[Task, ...], ...]:
         """Return the order of every stage; none where the hint is a rule."""
         if self.schedule.table is not None:

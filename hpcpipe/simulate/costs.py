@@ -23,13 +23,17 @@ from hpcpipe.simulate.times import Times, UsualTimes
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a run of a job would meet. `activation_bytes` is what one micro-batch stashes on each whole stage."""
+    """What a run of a job would meet. `activation_bytes` is what one micro-batch stashes on each whole stage.
+
+    `gathers_early` is as in `simulate_step`.
+    """
 
     times: Times
     messages: Messages
     activation_bytes: tuple[float, ...]
     buckets: tuple[int, ...]
     assumptions: tuple[str, ...]
+    gathers_early: bool = False
 
 
 def emulated_costs(job: Job) -> Costs:
@@ -160,4 +164,5 @@ def analytic_costs(
                 else []
             ),
         ),
+        gathers_early=job.gathers_early,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcpipe.plan import USEFUL, Kind, Placement, Schedule, Task, TimeClass
 from hpcpipe.simulate.admitted import AdmittedTimes
-from hpcpipe.simulate.compiled import BUCKET_KINDS, KINDS, CompiledSchedule, SimulatedArrays
+from hpcpipe.simulate.compiled import BUCKET_KINDS, KINDS, CompiledSchedule, NotCompiledError, SimulatedArrays
 from hpcpipe.simulate.durations import vary_durations
 from hpcpipe.simulate.run import LinkMessages, Scenario
 from hpcpipe.simulate.times import Times, UsualTimes
@@ -92,10 +92,12 @@ def simulate_large_run(
     Raises
     ------
     ValueError
-        The compiled simulator does not know the schedule's hint.
+        The compiled simulator does not know the schedule's hint, or that a part is gathered early.
     RuntimeError
         The schedule dead-locks.
     """
+    if scenario.gathers_early:
+        raise NotCompiledError("the compiled simulator knows no gathers between reduce-scatters: use simulate_run")
     compiled = CompiledSchedule(scenario.schedule)
     most = max(scenario.buckets or (0,))
     done: list[SimulatedArrays] = []

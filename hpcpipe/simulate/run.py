@@ -63,6 +63,7 @@ class Scenario:
     agreement_ns: int = 0
     phased: bool = False
     norm: bool = False
+    gathers_early: bool = False
 
     def norm_ns(self, step: int) -> int | None:
         """Return what a step's norm takes once the last stage has come to it; None where there is none."""
@@ -138,10 +139,12 @@ class SimulatedRun:
         return [max(peaks) for peaks in zip(*(step.peak_stash for step in self.steps), strict=True)]
 
 
-def _fastest(schedule: Schedule) -> Callable[..., SimulatedStep]:
-    """Return the compiled simulator where it knows the schedule; both give the same steps."""
+def _fastest(scenario: Scenario) -> Callable[..., SimulatedStep]:
+    """Return the compiled simulator where it knows all that is asked; both give the same steps."""
+    if scenario.gathers_early:
+        return partial(simulate_step, gathers_early=True)
     try:
-        CompiledSchedule(schedule)
+        CompiledSchedule(scenario.schedule)
     except NotCompiledError:
         return simulate_step
     return simulate_compiled
@@ -160,7 +163,7 @@ def simulate_run(
     numbers: list[int] = []
     done: list[SimulatedStep] = []
     begin: list[int] | None = None
-    simulate = _fastest(scenario.schedule)
+    simulate = _fastest(scenario)
     for number in steps:
 
         def duration(stage: int, task: Task, step: int = number) -> int:

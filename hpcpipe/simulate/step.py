@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from hpcpipe.plan import Exchanges, Kind, Schedule, StagePlan, Task, TimeClass
+from hpcpipe.plan import Exchanges, Kind, Schedule, StagePlan, Task, TimeClass, early_gathers
 
 Duration = Callable[[int, Task], int]
 """(stage, task) -> ns."""
@@ -88,9 +88,11 @@ _BESIDE = (Kind.RS, Kind.AG, Kind.NORM)
 class _Stage:
     """One stage's plan, what it is doing, and what it did."""
 
-    def __init__(self, plan: StagePlan, begin: int, gathered: Sequence[int], phased: bool) -> None:
+    def __init__(
+        self, plan: StagePlan, begin: int, gathered: Sequence[int], phased: bool, early: Sequence[int] = ()
+    ) -> None:
         self.plan = plan
-        self.exchanges = Exchanges(range(len(gathered)), at_once=1)
+        self.exchanges = Exchanges(range(len(gathered)), at_once=1, early=early)
         self.link_free = max(gathered, default=0)
         self._phased = phased
         self.gathered = list(gathered)
@@ -136,6 +138,7 @@ def simulate_step(
     phased: bool = False,
     norm_ns: int | None = None,
     agreement_ns: int = 0,
+    gathers_early: bool = False,
 ) -> SimulatedStep:
     """Run one step from an empty pipeline until every stage is done.
 
@@ -155,6 +158,9 @@ def simulate_step(
     agreement_ns
         What passes between the arrival of a message and the moment when the tensor-parallel ranks of a stage agree that
         its task can run; what follows on the same stage needs no agreement.
+    gathers_early
+        Whether a part of the buckets, all taken as of one size, is updated and gathered between the reduce-scatters. A
+        reduce-scatter then waits for a gather that is under way, where the real ones share the network.
 
     Raises
     ------
@@ -165,6 +171,7 @@ def simulate_step(
     begins = list(begin) if begin is not None else [0] * count
     counts = list(buckets) if buckets is not None else [0] * count
     before = gathered if gathered is not None else [[0] * each for each in counts]
+    early = [early_gathers([1.0] * each) if gathers_early else [] for each in counts]
     late = [[b for b, time in enumerate(before[stage]) if time > begins[stage]] for stage in range(count)]
     stages = [
         _Stage(
@@ -175,10 +182,12 @@ def simulate_step(
                 gathering=late[stage],
                 norm=norm_ns is not None,
                 phased=phased,
+                eager=early[stage],
             ),
             begins[stage],
             before[stage],
             phased,
+            early[stage],
         )
         for stage in range(count)
     ]
@@ -203,7 +212,8 @@ def simulate_step(
     def exchange(number: int, tasks: Sequence[Task], now: int) -> None:
         for task in tasks:
             start = max(now, stages[number].link_free)
-            post(start + duration(number, task), number, task, start)
+            stages[number].link_free = start + duration(number, task)
+            post(stages[number].link_free, number, task, start)
 
     def dispatch(number: int, now: int) -> None:
         stage = stages[number]

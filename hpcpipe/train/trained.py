@@ -83,7 +83,7 @@ def trained_work(
         norm=norm,
         scale=scale,
         counts=partial(counts_here, place),
-        gathers_early=norm is None and place.pipeline == 1 and job.batch.microbatches == 1,
+        gathers_early=job.gathers_early,
         # layers compute in the thread that polls; on one node it may not take a core of theirs to move messages beside
         progress="poll" if mesh.one_node else "auto",
         backend=backend_of(job, device),

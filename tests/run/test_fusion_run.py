@@ -68,6 +68,6 @@ def test_the_size_that_the_stage_decides_is_shown_logged_and_taken_by_a_run_that
     (taken,) = _decisions(tmp_path)
     assert taken.step == 3
     assert taken.why.startswith("take 0.25 MB ")
-    assert "take 0.25 MB" in hpcpipe("analyze", "run", cwd=tmp_path).stdout
+    assert "take 0.25 MB ([comm] bucket_mb" in " ".join(hpcpipe("analyze", "run", cwd=tmp_path).stdout.split())
     _run(tmp_path, 6, name="plain", job=AUTO)
     assert _losses(tmp_path, "run") == _losses(tmp_path, "plain")

@@ -24,6 +24,7 @@ from hpcpipe.simulate import (
     simulate_step,
 )
 from hpcpipe.simulate.admitted import AdmittedTimes
+from hpcpipe.simulate.compiled import NotCompiledError
 from hpcpipe.simulate.large_run import simulate_large_run
 
 FORWARD, BACKWARD = 1000, 2000
@@ -123,6 +124,33 @@ def test_of_the_exchanges_of_a_stage_in_chunks_only_those_of_one_chunk_are_expos
         exposed[phased] = simulate_run(scenario, range(steps)).classes(0)[TimeClass.EXPOSED_COMM]
     assert exposed[True] == steps * 2 * chunks * exchange
     assert exposed[False] == steps * exchange + (steps - 1) * exchange  # nothing waits for the last step's gathers
+
+
+@pytest.mark.parametrize("chunks", [6, 12])
+def test_a_third_of_the_gathers_moves_into_gaps_between_the_sums_but_for_the_last_one(chunks):
+    """A sum and a gather fit into a backward. What follows is the last sum, the other gathers and the last forward."""
+    exchange, forward, backward = 10, 4, 20
+    times = UsualTimes(
+        [forward * chunks],
+        [backward * chunks],
+        [backward * chunks / 2],
+        chunks=chunks,
+        split=False,
+        exchange=[exchange * chunks],
+        buckets=chunks,
+    )
+    schedule = Schedule("bf", "ready", Placement(1, chunks), 1, (Limits(chunks),))
+    for early, moved in ((False, 0), (True, chunks // 3 - 1)):
+        more = {"replicated": True, "gathers_early": early}
+        run = simulate_run(Scenario(schedule, times, LinkMessages(Link()), [chunks], **more), range(4))
+        gathers = (chunks - moved) * exchange
+        assert run.window_ns[1:] == [chunks * backward + exchange + gathers + forward] * 3
+
+
+def test_the_compiled_simulator_refuses_early_gathers():
+    scenario = Scenario(_scenario(1, 1).schedule, _scenario(1, 1).times, LinkMessages(Link()), gathers_early=True)
+    with pytest.raises(NotCompiledError, match="use simulate_run"):
+        simulate_large_run(scenario, range(1))
 
 
 def test_agreement_delays_what_messages_ready_and_nothing_else():
