@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hpcpipe.analyze.prediction import Prediction
     from hpcpipe.analyze.recorded import Recording
+    from hpcpipe.analyze.suggestion import Suggestion
     from hpcpipe.simulate.costs import Costs, Machine
 
 BASELINE = "1f1b:fixed:admission=as-given"
@@ -39,12 +40,15 @@ class Simulation:
         Where the times come from and what was left out, each a sentence.
     own_error
         Where the times are a run's: by how much its own simulated steps are off, the median of |error| as a share.
+    suggestion
+        Settings that suit the times better than the job's own schedule, if there are.
     """
 
     baseline: "Prediction"
     predictions: "tuple[Prediction, ...]"
     assumptions: tuple[str, ...]
     own_error: float | None
+    suggestion: "Suggestion | None" = None
 
     def frame(self) -> "pl.DataFrame":
         """Return a row a schedule: `schedule`, `step_ms`, `speedup` over the baseline, `bubble`, `stash`, `mib`.
@@ -89,6 +93,7 @@ class Simulation:
             "baseline": self.baseline.to_json(self.baseline.step_ns),
             "assumptions": list(self.assumptions),
             "own_error": self.own_error,
+            "suggestion": None if self.suggestion is None else self.suggestion.to_json(),
         }
 
     def _row(self, each: "Prediction") -> tuple[str, float, float, float, float, float]:
@@ -214,6 +219,7 @@ def simulate_jobs(
         A cap of a job cannot be met.
     """
     from hpcpipe.analyze.prediction import predict as predict_one
+    from hpcpipe.analyze.suggestion import suggest
 
     numbers = steps_of(recording, steps)
     agreement_ns = round(1e3 * agreement_us) if jobs[0].parallel.tensor > 1 else 0
@@ -227,7 +233,8 @@ def simulate_jobs(
     if agreement_ns:
         assumptions += (f"tensor slices agree {agreement_ns / 1e3:g} µs after a message, but in a fixed order",)
     baseline, *shown = predictions
-    return Simulation(baseline, tuple(shown), assumptions, _own_error(recording))
+    suggestion = suggest(shown[0], lambda job: _costs(job, recording, machine), numbers, agreement_ns=agreement_ns)
+    return Simulation(baseline, tuple(shown), assumptions, _own_error(recording), suggestion)
 
 
 def steps_of(recording: "Recording | None", count: int) -> list[int]:

@@ -110,7 +110,7 @@ def simulate(
     else:
         from hpcpipe.cli.prediction import print_predictions
 
-        print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error)
+        print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error, found.suggestion)
         for path in drawn:
             click.echo(f"picture {path}")
 
