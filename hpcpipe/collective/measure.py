@@ -6,6 +6,7 @@ Only rank 0 reads and writes the cache, so all ranks choose by the same table.
 import hashlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -94,7 +95,9 @@ def _times(group: Group, length: int, repeats: int) -> dict[tuple, float]:
 def default_cache() -> Path:
     """Return the folder that measured tables are kept in."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "hpcpipe" / "collectives"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises where there is none
+    usual = home / ".cache" if home.is_absolute() else Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+    return (Path(base) if base else usual) / "hpcpipe" / "collectives"
 
 
 def cache_path(hosts: Sequence[str], folder: Path) -> Path:

@@ -3,6 +3,7 @@
 Packages are looked up, never imported, so a data file does not start whatever its package starts.
 """
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,11 @@ PACKAGE = "package:"
 
 class NoSuchPackageError(LookupError):
     """The package of a `package:` path is not installed, or the path is not of that form."""
+
+
+def expanded(text: str) -> Path:
+    """Return a path with its `~` resolved, or as it stands where this machine knows no such user, nor our home."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises then
 
 
 def resolve(text: str, *, folder: Path) -> Path:
@@ -22,7 +28,7 @@ def resolve(text: str, *, folder: Path) -> Path:
         The text starts with `package:` and names no installed package.
     """
     if not text.startswith(PACKAGE):
-        return (folder / Path(text).expanduser()).absolute()
+        return (folder / expanded(text)).absolute()
     package, _, inside = text.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier() or not inside or ".." in Path(inside).parts or inside.startswith("/"):
         raise NoSuchPackageError(

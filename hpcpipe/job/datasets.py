@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from hpcpipe.job import values
-from hpcpipe.job.datafile import resolve
+from hpcpipe.job.datafile import expanded, resolve
 from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.section import Rooted, Section
 from hpcpipe.job.values import LARGEST, Count, Seed
@@ -104,7 +104,7 @@ class OwnData(Samples):
     @property
     def folder(self) -> Path:
         """The folder that the module is imported from first, absolute."""
-        return (self._folder / Path(self.import_from).expanduser()).absolute()
+        return (self._folder / expanded(self.import_from)).absolute()
 
     def absolute_paths(self) -> dict[str, str]:
         """Return the keys that hold paths with these made absolute."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from hpcpipe.job import values
-from hpcpipe.job.datafile import PACKAGE, resolve
+from hpcpipe.job.datafile import PACKAGE, expanded, resolve
 from hpcpipe.job.factory import OWN, FactoryName
 from hpcpipe.job.rope import NoScaling, RopeScaling
 from hpcpipe.job.section import Rooted, Section
@@ -124,7 +124,7 @@ class OwnModel(Rooted):
     @property
     def folder(self) -> Path:
         """The folder that the module is imported from first, absolute."""
-        return (self._folder / Path(self.import_from).expanduser()).absolute()
+        return (self._folder / expanded(self.import_from)).absolute()
 
     def absolute_paths(self) -> dict[str, str]:
         """Return the keys that hold paths with these made absolute."""

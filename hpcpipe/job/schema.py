@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pr
 
 from hpcpipe.job import values
 from hpcpipe.job.checkpoint import Checkpoint
+from hpcpipe.job.datafile import expanded
 from hpcpipe.job.datasets import DATASETS, ImageText, OwnData, SyntheticData, Text, Tokens
 from hpcpipe.job.device import Device, Emulated, Processor
 from hpcpipe.job.faults import Fault
@@ -123,7 +124,7 @@ class Schedule(Section):
 
     def table_path(self, folder: Path) -> Path:
         """Return the path of the file that the hint names; a relative one starts at the job file's folder."""
-        return (folder / Path(self.hint.removeprefix(FROM_FILE)).expanduser()).absolute()
+        return (folder / expanded(self.hint.removeprefix(FROM_FILE))).absolute()
 
 
 class Comm(Section):

@@ -6,12 +6,12 @@ A setting that may be a word, a number or a list has one validator here, so that
 import re
 from collections.abc import Callable
 from math import inf, isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from hpcpipe.job.datafile import expanded
 from hpcpipe.job.words import describe, listing, nearest, show
 from hpcpipe.plan import ORDERS, RULES
 from hpcpipe.plan.schedule import FROM_FILE
@@ -235,7 +235,7 @@ def text(value: Any) -> Any:
 def to_path(value: Any) -> Any:
     """Turn text into a path, `~` included; anything else is left to the type check."""
     checked = text(value)
-    return Path(checked).expanduser() if isinstance(checked, str) else checked
+    return expanded(checked) if isinstance(checked, str) else checked
 
 
 Cap = Annotated[str | int | tuple[int, ...], PlainValidator(_cap)]

@@ -1,6 +1,7 @@
 """Job files about data and code of one's own: every fault in its place, found without reading or importing either."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,14 @@ def test_the_keys_in_the_documentation_of_data_are_known(tmp_path):
     block = (DOCS / "own-data.md").read_text().split("```toml")[1].split("```")[0]
     path = write_job(tmp_path, VALID.replace("[data]\n", block.lstrip()))
     assert load_job(path).data.eval_samples == 1000
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/corpus.txt", "~/corpus.txt"])
+def test_a_home_that_is_not_there_is_a_path_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A container may run as a user without a name or home."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    fault = fault_of(write_job(tmp_path), f"data.path='{path}'")
+    assert (fault.key, "does not exist" in fault.message) == ("data.path", True)
