@@ -3,8 +3,9 @@
 It reads manifests and sizes, no contents, and neither MPI nor torch.
 """
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hpcpipe.checkpoint.folder import FOLDER, list_steps, step_of
 from hpcpipe.checkpoint.manifest import NAME, CheckpointError, read_manifest
 from hpcpipe.checkpoint.reader import faults_of
 from hpcpipe.job import Job
+from hpcpipe.job.datafile import expanded
 
 AUTO = "auto"
 
@@ -26,8 +28,9 @@ def steps_at(path: Path) -> list[Path]:
         There is none.
     """
     path = path.absolute()
-    if (path / NAME).exists() or step_of(path.resolve()) is not None:
-        return [path.resolve()]
+    real = Path(os.path.realpath(path))  # unlike resolve, it lets a link that leads to itself be
+    if (path / NAME).exists() or step_of(real) is not None:
+        return [real]
     if not path.is_dir():
         raise CheckpointError(f"{path} is no folder" if path.exists() else f"{path} does not exist")
     found = list_steps(path) or list_steps(path / FOLDER) or list_steps(path / "latest" / FOLDER)
@@ -50,14 +53,16 @@ def candidates(
     Raises
     ------
     CheckpointError
-        A path was given and there is none.
+        A path was given and there is none, or this run directory's are all of another training.
     """
     if request is not None and request != AUTO:
-        return steps_at(Path(request).expanduser())
+        return steps_at(expanded(request))
     if request is None and not (restart and job.checkpoint.on):
         return []
     if run_directory is not None:
-        return list_steps(run_directory.absolute() / FOLDER)
+        found = list_steps(run_directory.absolute() / FOLDER)
+        _refuse_another_training(found, job)
+        return found
     found = list_steps(*earlier_starts(job, job_id, restart)) if job_id is not None else []
     if not found and request == AUTO:
         found = list_steps(*(path.absolute() / FOLDER for path in _folders(job.run.run_dir / job.run.name)))
@@ -86,6 +91,22 @@ def good_one_before(path: Path, job: Job) -> Path | None:
             if not faults_of(other, manifest, content=False):
                 return other
     return None
+
+
+def _refuse_another_training(found: Iterable[Path], job: Job) -> None:
+    """Refuse to begin anew where another training has left checkpoints, which the new one would replace by its own."""
+    problems = []
+    for path in found:
+        with suppress(CheckpointError):
+            manifest = read_manifest(path)
+            try:
+                check_fit(path, manifest, job)
+            except CheckpointError as error:
+                problems.append(str(error))
+            else:
+                return
+    if problems:
+        raise CheckpointError(f"{problems[0]}, in another --run-dir")
 
 
 def _folders(path: Path) -> Iterator[Path]:

@@ -100,6 +100,32 @@ def test_auto_takes_this_run_then_earlier_starts_of_the_batch_job_then_other_run
         found(str(tmp_path))
 
 
+def test_a_run_directory_of_another_training_is_not_begun_anew(tmp_path):
+    """The new training would replace the checkpoints by its own, as many as `keep` says."""
+    run = tmp_path / "run"
+    make(run / "checkpoints", job_of(tmp_path), 10)
+    changed = job_of(tmp_path, "job.seed=3")
+
+    def found(job):
+        return candidates(job, "auto", run_directory=run, job_id=None, restart=0)
+
+    with pytest.raises(CheckpointError, match=r"\[job\] seed = 0, the job has 3.*another --run-dir"):
+        found(changed)
+    assert len(found(job_of(tmp_path))) == 1
+    ours = make(run / "checkpoints", changed, 20)
+    assert ours in found(changed), "one that fits is enough"
+    damage(ours / "manifest.json", "truncated")
+    with pytest.raises(CheckpointError, match="another --run-dir"):
+        found(changed)
+
+
+def test_a_link_that_leads_to_itself_is_no_checkpoint(tmp_path):
+    (tmp_path / "latest").symlink_to("latest")
+    for request in (tmp_path / "latest", "~nobody-of-this-name/run"):
+        with pytest.raises(CheckpointError, match="does not exist"):
+            candidates(job_of(tmp_path), str(request), run_directory=None, job_id=None, restart=0)
+
+
 def call(*words):
     return CliRunner().invoke(main, ["checkpoint", *map(str, words)])
 
