@@ -180,6 +180,8 @@ def schedules(
             settings += [f"parallel.pipeline={ranks // (mesh.data * mesh.tensor)}", "parallel.split=auto"]
     except JobError as error:
         faults += error.faults
+    if isinstance(compare, str):
+        raise TypeError(f"compare is a list of schedules, not one text: [{compare!r}]")
     variants = [schedule_settings(BASELINE), [], *(schedule_settings(each) for each in compare)]
     jobs = []
     for variant in variants if not faults else ():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from job_text import write_job
@@ -17,6 +18,7 @@ from synthetic_log import Pipeline, write_run
 import hpcpipe
 from hpcpipe.api.job_files import as_words
 from hpcpipe.cli import main
+from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.plan import Kind, TimeClass
 
 ROOT = Path(__file__).parents[2]
@@ -83,13 +85,28 @@ def test_settings_of_a_dict_are_those_of_the_command_line():
         "model.tied": True,
         "variability.compute": {"model": "lognormal", "sigma": 0.5},
     }
-    from hpcpipe.job.overrides import parse_overrides
-
     read, faults = parse_overrides(as_words(settings))
     assert not faults
     assert {f"{each.table}.{each.key}": each.value for each in read} == settings
     with pytest.raises(TypeError, match="a list or a dict"):
         as_words("job.steps=3")
+
+
+def test_settings_are_numbers_of_arrays_too_and_what_has_no_value_is_named():
+    settings = {"job.steps": np.int64(4), "optimizer.lr": np.float32(0.5), "optimizer.betas": np.array([0.5, 0.75])}
+    words = as_words(settings)
+    assert [" ".join(word.split()) for word in words[:2]] == ["job.steps=4", "optimizer.lr=0.5"]
+    read, faults = parse_overrides(words)
+    assert ([each.value for each in read], faults) == ([4, 0.5, [0.5, 0.75]], [])
+    with pytest.raises(TypeError, match=r"job\.steps: a NoneType .* leave the key out"):
+        as_words({"job.steps": None})
+    with pytest.raises(TypeError, match=r"job\.seed: a object is no value"):
+        as_words({"job.seed": object()})
+
+
+def test_one_text_is_no_list_of_schedules():
+    with pytest.raises(TypeError, match=r"not one text: \['1f1b'\]"):
+        hpcpipe.predict(EMULATED, compare="1f1b")
 
 
 def test_plans_are_the_orders_of_the_literature_and_hold_every_parameter():
