@@ -9,10 +9,8 @@ from hpcpipe.job.datasets import OwnData
 from hpcpipe.train import Layout, Reporter, StepMetrics
 
 
-def make_reporter(job: Job, *, quiet: bool) -> Reporter | None:
+def make_reporter(job: Job) -> Reporter:
     """Return what fits where stdout goes."""
-    if quiet:
-        return None
     return Bar(job) if terminal_columns() else Lines(job)
 
 

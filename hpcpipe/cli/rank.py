@@ -115,8 +115,6 @@ def _train(
     quiet: bool,
 ) -> int:
     # Here, because torch takes seconds to import and ranks that do not fit the job are told so without it.
-    from hpcpipe.cli.progress import make_reporter
-    from hpcpipe.cli.report import print_outcome
     from hpcpipe.cli.resume import CheckpointError, find_together, goes_on, is_done
     from hpcpipe.runtime import FailureGuard, World
     from hpcpipe.train import Origin, ReplayError, read_replay, train
@@ -157,17 +155,24 @@ def _train(
             print(f"replays the order of {order.source}", flush=True)
         if start is not None and world.rank == 0 and not quiet:
             print(f"goes on after step {start.step} of {start.folder}", flush=True)
+        reporter = None
+        if world.rank == 0 and not quiet:  # what shows and sums up loads for half a second, and serves rank 0 alone
+            from hpcpipe.cli.progress import make_reporter
+
+            reporter = make_reporter(job)
         outcome = train(
             job,
             world=world,
             run_directory=directory,
             origin=Origin(environment.job_id() or "", environment.restart_count(), facts[1]),
-            reporter=make_reporter(job, quiet=quiet) if world.rank == 0 else None,
+            reporter=reporter,
             replay=order,
             early=early,
             resume=start,
         )
         if world.rank == 0:
+            from hpcpipe.cli.report import print_outcome
+
             print_outcome(job, outcome, directory, quiet=quiet)
     return outcome.exit_code
 
