@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from command import FAULTS, QUICKSTART, hpcpipe, small
@@ -28,12 +30,36 @@ def _seconds_since_fault(tmp_path):
     return time.time() - float((tmp_path / "when").read_text())
 
 
+class _Ended(NamedTuple):
+    """A plain run that failed: how it ended, how long after the fault, and the ranks that outlived it for long."""
+
+    folder: Path
+    process: subprocess.CompletedProcess
+    seconds: float
+    left: set[int]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Return the runs in which a rank fails, by what it does; each is started once."""
+
+    @cache
+    def run(what):
+        folder = tmp_path_factory.mktemp(what)
+        process = hpcpipe(
+            "run", QUICKSTART, *small("job.steps=1000"), cwd=folder, environment=_environment(folder, what)
+        )
+        seconds = _seconds_since_fault(folder)
+        ranks = json.loads(next((folder / "runs" / "quickstart").glob("*/ranks.json")).read_text())
+        return _Ended(folder, process, seconds, _still_alive({rank["pid"] for rank in ranks}))
+
+    return run
+
+
 @pytest.mark.parametrize("what", ["raise", "exit", "kill", "segv", "vanish"])
-def test_a_plain_run_ends_within_seconds_with_exit_code_4_and_the_rank_named(tmp_path, what):
-    process = hpcpipe(
-        "run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, what)
-    )
-    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+def test_a_plain_run_ends_within_seconds_with_exit_code_4_and_the_rank_named(ended, what):
+    _, process, seconds, _ = ended(what)
+    assert seconds < END_WITHIN_S
     assert process.returncode == 4, process.stderr
     assert re.search(rf"rank {RANK}\b", process.stderr), process.stderr
     if what == "raise":
@@ -79,9 +105,8 @@ def test_where_the_launcher_does_nothing_the_job_ends_as_fast(tmp_path, what):
 
 
 @pytest.mark.parametrize("what", ["raise", "kill"])
-def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(tmp_path, what):
-    hpcpipe("run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, what))
-    process = hpcpipe("analyze", "runs/quickstart/latest", "--json", cwd=tmp_path)
+def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(ended, what):
+    process = hpcpipe("analyze", "runs/quickstart/latest", "--json", cwd=ended(what).folder)
     assert process.returncode == 0, process.stderr
     report = json.loads(process.stdout)
     assert len(report["ranks"]) == 4
@@ -91,14 +116,17 @@ def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(tmp_path, what):
         assert report["gaps"]
 
 
-def test_no_rank_is_left_behind(tmp_path):
-    hpcpipe("run", QUICKSTART, *small("job.steps=1000"), cwd=tmp_path, environment=_environment(tmp_path, "kill"))
-    ranks = json.loads(next((tmp_path / "runs" / "quickstart").glob("*/ranks.json")).read_text())
-    deadline = time.monotonic() + END_WITHIN_S
-    alive = {rank["pid"] for rank in ranks}
-    while alive and time.monotonic() < deadline:
-        alive = {pid for pid in alive if _alive(pid)}
-    assert not alive
+@pytest.mark.parametrize("what", ["raise", "exit", "kill", "segv", "vanish"])
+def test_no_rank_is_left_behind(ended, what):
+    assert not ended(what).left
+
+
+def _still_alive(pids):
+    """Return those that are there when a while has passed."""
+    give_up = time.monotonic() + END_WITHIN_S
+    while (alive := {pid for pid in pids if _alive(pid)}) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return alive
 
 
 def _alive(pid):

@@ -117,18 +117,19 @@ def test_data_parallel_with_two_stages_trains(tmp_path):
 
 
 def test_without_event_log_the_training_runs_and_says_nothing_of_it(tmp_path):
-    process = hpcpipe("run", QUICKSTART, *small("job.steps=2", "events.on=false"), cwd=tmp_path)
+    process = hpcpipe("run", QUICKSTART, *small("parallel.pipeline=2", "job.steps=2", "events.on=false"), cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "event log" not in process.stdout
 
 
 def test_quiet_prints_nothing(tmp_path):
-    process = hpcpipe("run", QUICKSTART, "--quiet", *small("job.steps=2"), cwd=tmp_path)
+    process = hpcpipe("run", QUICKSTART, "--quiet", *small("parallel.pipeline=2", "job.steps=2"), cwd=tmp_path)
     assert (process.returncode, process.stdout) == (0, "")
 
 
 def test_a_loss_that_explodes_ends_with_exit_code_5_and_advice(tmp_path):
-    process = hpcpipe("run", QUICKSTART, *small("optimizer.lr=1e30", "optimizer.warmup=0"), cwd=tmp_path)
+    overrides = small("parallel.pipeline=2", "optimizer.lr=1e30", "optimizer.warmup=0")
+    process = hpcpipe("run", QUICKSTART, *overrides, cwd=tmp_path)
     assert process.returncode == 5, process.stderr
     assert "the gradient is not finite" in process.stdout
     assert "try a smaller lr" in process.stdout
