@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from synthetic_log import Pipeline, header, write_run
 
-from hpcpipe.analyze import AnalysisError, render_text, summarize
+from hpcpipe.analyze import AnalysisError, Report, render_text, summarize
 from hpcpipe.events import EventWriter, open_run
 from hpcpipe.plan import Kind, TimeClass
 
@@ -96,11 +96,17 @@ def test_a_log_without_any_task_is_refused(tmp_path: Path) -> None:
         summarize(open_run(tmp_path))
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("large")
+    write_run(folder, Pipeline(40, 4, 1_000_000, 2_000_000, steps=12, latency=lambda *_: 40_000))
+    return summarize(open_run(folder))
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_the_report_of_many_ranks_and_steps_fits_its_width(tmp_path: Path, width: int) -> None:
-    write_run(tmp_path, Pipeline(40, 4, 1_000_000, 2_000_000, steps=12, latency=lambda *_: 40_000))
+def test_the_report_of_many_ranks_and_steps_fits_its_width(large: Report, tmp_path: Path, width: int) -> None:
     console = Console(width=width, record=True, file=(tmp_path / "out").open("w"))
-    console.print(render_text(summarize(open_run(tmp_path))))
+    console.print(render_text(large))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
