@@ -76,9 +76,9 @@ demo: venv ## train a small GPT on 4 ranks and account for its time (the quickst
 test: test-unit test-native test-run test-mpi test-slurm ## all tests: unit, C++, whole runs, on 2, 3 and 4 ranks, on a Slurm
 
 .PHONY: test-unit
-test-unit: venv ## tests of the parts, in one process
+test-unit: venv ## tests of the parts, without other ranks
 	$(SAY) "unit tests"
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q -n 2 --dist=worksteal tests/unit
 
 .PHONY: test-run
 test-run: venv ## tests that start real runs
