@@ -110,6 +110,7 @@ def trained_work(
                 scale=(lambda: scale.value) if job.precision.dynamic_scale or scale.value != 1.0 else None,
             )
         )
+    _take_a_gradient(recomputes=any(map(layout.recomputed, layout.pieces[place.stage])))
     has_loss, has_input = any(chunk.loss is not None for chunk in chunks), any(chunk.first for chunk in chunks)
     batches: Batches | None = None
     if has_loss or has_input:  # only the loss counts targets
@@ -146,6 +147,13 @@ def trained_work(
         losses=stage.losses,
         scale=scale,
     )
+
+
+def _take_a_gradient(*, recomputes: bool) -> None:
+    """Take a gradient before the first step, because torch loads with its first one what that step would be charged."""
+    one = torch.ones(1, requires_grad=True)
+    square = run_layers([torch.square], one, recompute=[range(1)] if recomputes else [])
+    torch.autograd.grad([square], [one], [torch.ones(1)])
 
 
 def _follow(read: "DataBatches", admitted: Batches, replica: int, step: int, grouped: Grouped) -> None:
