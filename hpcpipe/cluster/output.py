@@ -22,8 +22,9 @@ BANNER = (
     b"This typically refers to a problem with your application.",
     b"Please see the FAQ page for debugging suggestions",
 )
-OWN_LINE = re.compile(rb"\[mpiexec@[^\]]*\] (Exit codes: |Sending Ctrl-C|Press Ctrl-C)")
-OWN_LINE_START = b"[mpiexec@"
+OWN_LINE = re.compile(rb"\[mpiexec@[^\]]*\] (Exit codes: |Sending Ctrl-C|Press Ctrl-C)|Abort\(130\) on node \d+ ")
+"""Hydra's own lines, and MPICH's about a rank that Ctrl-C has ended: who pressed it knows."""
+OWN_LINE_STARTS = (b"[mpiexec@", b"Abort(130) on node ")
 TAIL_BYTES = 64 * 1024
 
 
@@ -39,6 +40,8 @@ class BannerFilter:
         """Return what to pass on now."""
         passed = bytearray()
         rest = self._held + data
+        if data.startswith(OWN_LINE_STARTS):  # a bar ends no line, and these words come by themselves
+            self._line_start = True
         self._held = b""
         while rest:
             line, end, after = rest.partition(b"\n")
@@ -80,7 +83,7 @@ class BannerFilter:
         return b"BAD TERMINATION" in self.said and (bool(RULE.fullmatch(line)) or line.startswith(BANNER[1:]))
 
     def _may_become_banner(self, piece: bytes) -> bool:
-        starts = (BANNER[0], OWN_LINE_START, b"=" * 70, *(BANNER[1:] if b"BAD TERMINATION" in self.said else ()))
+        starts = (BANNER[0], *OWN_LINE_STARTS, b"=" * 70, *(BANNER[1:] if b"BAD TERMINATION" in self.said else ()))
         return any(start.startswith(piece) or piece.startswith(start) for start in starts)
 
 

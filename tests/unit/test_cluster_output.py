@@ -37,3 +37,16 @@ def test_a_progress_bar_without_line_end_is_not_held_back() -> None:
     banner = BannerFilter()
     assert banner.feed(b"training 10%\r") == b"training 10%\r"
     assert banner.feed(b"training 20%\r") == b"training 20%\r"
+
+
+def test_what_mpich_says_of_an_interrupt_is_kept_back_also_behind_a_progress_bar() -> None:
+    own = (
+        b"[mpiexec@vm] ",
+        b"Sending Ctrl-C to processes as requested\n[mpiexec@vm] Press Ctrl-C again to force abort\n",
+    )
+    rank = b"Abort(130) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 130)\n"
+    banner = BannerFilter()
+    assert banner.feed(b"step 3/9 \x1b[38m--\x1b[0m") == b"step 3/9 \x1b[38m--\x1b[0m"
+    assert [banner.feed(each) for each in (*own, rank)] == [b"", b"", b""]
+    other = b"Abort(4) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 4) - process 1\n"
+    assert banner.feed(other) == other
