@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpcpipe.api.job_files import JobLike, Settings, as_file, as_words
 from hpcpipe.job import Fault, Job, JobError, load_job
 from hpcpipe.job.device import Emulated
+from hpcpipe.job.faults import of_option
 from hpcpipe.job.schedule_words import schedule_settings
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def schedules(
     ValueError
         A schedule or `ranks` cannot be used.
     """
-    settings = list(overrides)
+    settings, options = list(overrides), list[str]()
     faults: list[Fault] = []
     try:
         job = load_job(job_file, settings)
@@ -178,17 +179,21 @@ def schedules(
             if ranks % (mesh.data * mesh.tensor):
                 raise ValueError(f"ranks {ranks} is not a multiple of data {mesh.data} x tensor {mesh.tensor}")
             settings += [f"parallel.pipeline={ranks // (mesh.data * mesh.tensor)}", "parallel.split=auto"]
+            options += [f"--ranks {ranks}"] * 2
     except JobError as error:
         faults += error.faults
     if isinstance(compare, str):
         raise TypeError(f"compare is a list of schedules, not one text: [{compare!r}]")
-    variants = [schedule_settings(BASELINE), [], *(schedule_settings(each) for each in compare)]
+    variants = [("the baseline " + BASELINE, schedule_settings(BASELINE)), ("", [])]
+    variants += [(f"--compare {each}", schedule_settings(each)) for each in compare]
     jobs = []
-    for variant in variants if not faults else ():
+    for option, variant in variants if not faults else ():
         try:
             jobs.append(load_job(job_file, [*settings, *variant]))
         except JobError as error:
-            faults += [fault for fault in error.faults if fault not in faults]
+            typed = [*options, *[option] * len(variant)]
+            found = [of_option(fault, typed, after=len(overrides)) for fault in error.faults]
+            faults += [fault for fault in found if fault not in faults]
     if faults:
         raise JobError(faults)
     return jobs

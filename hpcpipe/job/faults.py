@@ -3,8 +3,8 @@
 It must not know how faults are found or printed.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 Path = tuple[str | int, ...]
@@ -45,6 +45,16 @@ class Fault:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         return f"{place}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+def of_option(fault: Fault, options: Sequence[str], *, after: int) -> Fault:
+    """Return the fault of a setting that an option stands for as one of that option, which the user has typed.
+
+    `options` are those of the settings after the first `after`; other faults stay as they are.
+    """
+    if fault.file != OVERRIDE_FILE or fault.line <= after:
+        return fault
+    return replace(fault, file=options[fault.line - after - 1], line=0, column=0)
 
 
 class Problem(NamedTuple):
