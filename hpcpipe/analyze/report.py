@@ -77,7 +77,7 @@ def _sentence(report: Report) -> RenderableType:
         fixed = (stages - 1) / (microbatches + stages - 1)
         text.append(f" The bubble is {report.bubble_ratio:.1%}; a GPipe or 1F1B of even stages without any delay has")
         text.append(f" {fixed:.1%} ({stages} stages, {microbatches} micro-batches).")
-    return Padding(text, (1, 0))
+    return Padding(text, (1, 0, 0, 0))
 
 
 def _classes(report: Report) -> Table:
@@ -97,13 +97,12 @@ def _classes(report: Report) -> Table:
     return table
 
 
-def _ranks(report: Report) -> Table:
+def _ranks(report: Report) -> RenderableType:
     by_stage = len(report.ranks) > _MANY_RANKS
     lost = [each for each in report.classes if each not in USEFUL and report.classes[each]]
     most = sorted(lost, key=lambda each: -report.classes[each])[:5]
     shown = [each for each in lost if each in most]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
-    table.title = "% of each stage's time, ranks together" if by_stage else "% of each rank's time"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     for name in ("stage", "ranks" if by_stage else "rank", "useful", *(SHORT[each] for each in shown)):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("in flight", "peak MiB"):
@@ -117,7 +116,7 @@ def _ranks(report: Report) -> Table:
         table.add_row(
             str(stage), name, *cells, str(flight), mib(max(rank.peak_bytes for rank in group))
         )  # fmt: skip
-    return table
+    return Group("% of each stage's time, ranks together" if by_stage else "% of each rank's time", table)
 
 
 def _rows(ranks: Sequence[RankReport], by_stage: bool) -> list[tuple[int, str, list[RankReport]]]:
@@ -130,7 +129,7 @@ def _rows(ranks: Sequence[RankReport], by_stage: bool) -> list[tuple[int, str, l
     return [(stage, str(len(group)), group) for stage, group in groups.items()]
 
 
-def _efficiency(report: Report) -> Text:
+def _efficiency(report: Report) -> RenderableType:
     values = report.efficiency
     text = Text("parallel efficiency ")
     text.append(f"{values.parallel:.3f}", style="bold")
@@ -138,12 +137,11 @@ def _efficiency(report: Report) -> Text:
     text.append(f"      communication {values.communication:.3f} = serialization {values.serialization:.3f}")
     text.append(f" x transfer {values.transfer:.3f}\n")
     text.append(f"      runtime per dispatched task {report.dispatch_overhead_ns_per_task / 1e3:.1f} µs", style="dim")
-    return text
+    return Padding(text, (0, 0, 1, 0))
 
 
 def _path(report: Report) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
-    table.title = "critical path: what set the time of the steps"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("what")
     table.add_column("times", justify="right", no_wrap=True)
@@ -162,7 +160,7 @@ def _path(report: Report) -> RenderableType:
     if report.path_edges:
         edges = (f"{_edge(*edge)}: {ns / report.wall_ns:.1%}" for edge, ns in _largest(report.path_edges))
         lines.append(f"by edge   {', '.join(edges)}")
-    return Group(table, *(Padding(Text(line), (0, 0, 0, 1)) for line in lines))
+    return Group("critical path: what set the time of the steps", table, Padding("\n".join(lines), (0, 0, 1, 1)))
 
 
 def _edge(one: int, two: int) -> str:
@@ -176,9 +174,8 @@ def _largest(sums: "dict[K, int]") -> "list[tuple[K, int]]":
 def _over_time(report: Report) -> RenderableType:
     """Return the efficiencies of the first, ..., last steps, some at a time; nothing where there are few."""
     if report.num_steps < 2 * _PARTS:
-        return Text()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
-    table.title = "over time"
+        return Group()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     grouped = ["k"] if any(report.step_k) else []
     for name in ("steps", "ms a step", *grouped, "parallel", "balance", "serial.", "transfer"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -192,17 +189,17 @@ def _over_time(report: Report) -> RenderableType:
         groups = sorted(set(report.step_k[low:high]))
         groups_shown = [", ".join(map(str, groups))] if grouped else []
         table.add_row(steps, f"{wall / (high - low) / 1e6:.2f}", *groups_shown, *(f"{share:.3f}" for share in shares))
-    return table
+    return Group("over time", table)
 
 
 def _decisions(report: Report) -> RenderableType:
     """Return what the run decided about itself: what changed something, or the last words where nothing did."""
     if not report.decisions:
-        return Text()
+        return Group()
     changes = [each for each in report.decisions if each.changes]
     shown = (changes or list(report.decisions))[-_DECISIONS:]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
-    table.title = "what the run decided on the way"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+    title = "what the run decided on the way"
     table.add_column("from step", justify="right", no_wrap=True)
     table.add_column("about", no_wrap=True)
     table.add_column("what and why", overflow="fold")
@@ -210,16 +207,15 @@ def _decisions(report: Report) -> RenderableType:
         table.add_row(str(each.step), each.what, Text(each.why))
     left_out = len(report.decisions) - len(shown)
     if not left_out:
-        return table
+        return Group(title, table)
     rest = f"{left_out} more, most of which changed nothing, stand in the log's group decisions and in --json"
-    return Group(table, Padding(Text(rest, style="dim"), (0, 0, 1, 1)))
+    return Group(title, table, Padding(Text(rest, style="dim"), (0, 0, 1, 1)))
 
 
 def _waits(report: Report) -> RenderableType:
     if not report.longest_waits:
-        return Text()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="")
-    table.title = "longest waits, but for warm-up and drain"
+        return Group()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     for name in ("ms", "on the way"):
         table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     for name in ("rank", "step"):
@@ -232,7 +228,7 @@ def _waits(report: Report) -> RenderableType:
         moving = f"{wait.transfer_ns / 1e6:.2f}" if wait.message else ""
         cells = (f"{wait.ns / 1e6:.2f}", moving, str(wait.rank), str(wait.step), wait.cause.replace("_", " "))
         table.add_row(*cells, until, wait.task)
-    return table
+    return Group("longest waits, but for warm-up and drain", table)
 
 
 def gaps(reports: Sequence[Report]) -> list[Text]:

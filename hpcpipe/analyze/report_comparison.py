@@ -23,7 +23,7 @@ def render_side_by_side(reports: Sequence[Report], comparisons: Sequence[Compari
     names = _names(reports)
     parts: list[RenderableType] = []
     for i, comparison in enumerate(comparisons, start=1):
-        parts += [Padding(sentences(comparison, names[0], names[i]), (0, 0, 1, 0))]
+        parts += [Padding(sentences(comparison, names[0], names[i]), (1 if i > 1 else 0, 0, 0, 0))]
     parts += [_table(reports, comparisons, names), *_letters(reports, names), *gaps(reports)]
     return Group(*parts)
 
@@ -82,17 +82,19 @@ def _table(reports: Sequence[Report], comparisons: Sequence[Comparison], names: 
     table.add_section()
     steps = [f"{report.wall_ns / report.num_steps / 1e6:.2f}" for report in reports]
     table.add_row("step, mean", *steps, *(_difference(comparison.step) for comparison in comparisons), style="bold")
+    rates = [report.throughput.tokens_per_s for report in reports]
     rows = {
         "step, median": [f"{report.step_ns.median / 1e6:.2f}" for report in reports],
         "speed, to the first": [f"{reports[0].step_ns.median / report.step_ns.median:.3f}x" for report in reports],
-        "tokens/s": [f"{report.throughput.tokens_per_s:,.0f}" for report in reports],
+        "tokens/s": [f"{rate:,.0f}" if rate else "" for rate in rates] if any(rates) else [],
         "bubble": [f"{report.bubble_ratio:.1%}" for report in reports],
         "parallel efficiency": [f"{report.efficiency.parallel:.3f}" for report in reports],
         "peak in flight": [str(max(rank.peak_in_flight for rank in report.ranks)) for report in reports],
         "peak MiB": [mib(max(rank.peak_bytes for rank in report.ranks)) for report in reports],
     }
     for name, cells in rows.items():
-        table.add_row(name, *cells)
+        if cells:  # emulated devices have no tokens
+            table.add_row(name, *cells)
     return table
 
 
