@@ -32,7 +32,10 @@ def steps_at(path: Path) -> list[Path]:
     if (path / NAME).exists() or step_of(real) is not None:
         return [real]
     if not path.is_dir():
-        raise CheckpointError(f"{path} is no folder" if path.exists() else f"{path} does not exist")
+        wrong = "is no folder" if path.exists() else "does not exist"
+        raise CheckpointError(
+            f"{path} {wrong}; name a checkpoint, a folder of them, a run directory or a folder of runs"
+        )
     found = list_steps(path) or list_steps(path / FOLDER) or list_steps(path / "latest" / FOLDER)
     if not found:
         raise CheckpointError(f"{path} holds no checkpoint; a run writes them where its job has [checkpoint] every")

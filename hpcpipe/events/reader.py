@@ -147,7 +147,10 @@ def find_files(path: Path) -> list[Path]:
         if found:
             return found
     expected = "events/rank_00000.h5, … or events/node_00000.h5, …"
-    raise LogError(f"{path}: no event log here: expected {expected} ([events].on = false in the job?)")
+    raise LogError(
+        f"{path}: no event log here: expected {expected} ([events].on = false in the job?); name a run directory, "
+        "runs/NAME/ID or runs/NAME/latest"
+    )
 
 
 def _nearby(path: Path) -> str:
