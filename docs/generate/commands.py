@@ -30,10 +30,11 @@ On a shared file system write the script to a file once, and source that:
 
 ## Colours, width, errors
 
-Colours and progress bars appear on a terminal only, and `NO_COLOR=1` switches the colours off there too. In a file,
-tables are 100 columns wide and progress is a line every `[job] log_every` steps. Faults of the user are sentences;
-`hpcpipe --debug COMMAND …` shows the traceback of anything unexpected. The numbers with which commands end are in
-[exit codes](exit-codes.md).
+Colours and progress bars appear on a terminal only, and `NO_COLOR=1` switches the colours off there too. Where a
+terminal has no room for a table, its headings are folded, and what still has no room follows below. In a file, text is
+100 columns wide, tables as wide as they are, and progress is a line every `[job] log_every` steps. Faults of the user
+are sentences; `hpcpipe --debug COMMAND …` shows the traceback of anything unexpected. The numbers with which commands
+end are in [exit codes](exit-codes.md).
 """
 
 

@@ -71,6 +71,8 @@ def run_on_ranks(
         command = [sys.executable, "-m", "hpcpipe", "bench", name, *words]
         with pieces_passed_on(result, progress):
             code = launch(command, ranks, Path(folder), {RESULT_VARIABLE: str(result)})
+        if code == ExitCode.INTERRUPTED:
+            raise CannotRunError("interrupted; nothing was measured to the end", ExitCode.INTERRUPTED)
         if code != 0:
             sys.exit(code)
         return BenchTable.from_json(json.loads(result.read_text()))

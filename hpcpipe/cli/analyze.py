@@ -1,16 +1,15 @@
 """`hpcpipe analyze`: where the time of one run went, or of several side by side, as text, JSON and pictures."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcpipe.cli.analyze_files import Wanted, write_files
 from hpcpipe.cli.follow import follow
 from hpcpipe.cli.output_file import NamedPicture, OutputFile
+from hpcpipe.cli.terminal import refuse, suggest, working
 from hpcpipe.cli.what_if import WHAT_IF_HELP, answer, print_answers
-from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
     from hpcpipe.analyze import Report
@@ -105,7 +104,7 @@ def analyze(
         try:
             follow(runs[0])
         except LogError as error:
-            _refuse(str(error))
+            refuse(str(error))
         return
     wanted = Wanted(pictures, page, perfetto, parquet, csv)
     if (wanted or asked) and len(runs) > 1:
@@ -114,20 +113,23 @@ def analyze(
     written: list[str] = []
     found: WhatIf | None = None
     try:
-        logs = [open_log(run) for run in runs]
-        reports = [summarize(log, steps, peak_tflops=peak_tflops) for log in logs]
-        if wanted:
-            written = write_files(logs[0], reports[0], steps, wanted)
+        with working("reading the event log" if len(runs) == 1 else "reading the event logs") as tell:
+            logs = [open_log(run) for run in runs]
+            reports = [summarize(log, steps, peak_tflops=peak_tflops) for log in logs]
+            if wanted:
+                written = write_files(logs[0], reports[0], steps, wanted, tell)
         if questions:
             found = answer(logs[0], questions, steps)
     except (LogError, AnalysisError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     except OSError as error:
-        _refuse(f"{error.filename or 'a file'}: cannot be written: {error.strerror or error}")
+        refuse(f"{error.filename or 'a file'}: cannot be written: {error.strerror or error}")
     if as_json:
         _print_json(reports, found)
     else:
         _print_text(reports, written, found)
+        if len(runs) == 1 and not written:
+            suggest("to see every picture", "analyze", runs[0], "--html", "page.html")
 
 
 def _questions(asked: tuple[str, ...]) -> "list[Question]":
@@ -138,12 +140,7 @@ def _questions(asked: tuple[str, ...]) -> "list[Question]":
     try:
         return [read_question(text) for text in asked]
     except ValueError as error:
-        _refuse(f"--what-if {error}")
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo("\n".join(f"hpcpipe analyze: {line}" for line in message.splitlines()), err=True)
-    sys.exit(ExitCode.INPUT)
+        refuse(f"--what-if {error}")
 
 
 def _print_json(reports: "list[Report]", found: "WhatIf | None") -> None:
@@ -162,11 +159,10 @@ def _print_json(reports: "list[Report]", found: "WhatIf | None") -> None:
 
 
 def _print_text(reports: "list[Report]", written: list[str], found: "WhatIf | None") -> None:
-    from rich.console import Console
-
     from hpcpipe.analyze import compare, render_side_by_side, render_text
+    from hpcpipe.cli.terminal import make_console
 
-    console = Console(highlight=False)
+    console = make_console(highlight=False)
     if len(reports) == 1:
         console.print(render_text(reports[0]))
     else:

@@ -1,6 +1,6 @@
 """The files that `hpcpipe analyze` writes beside its report: pictures, page, traces and tables; it parses nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +25,10 @@ class Wanted:
         return any((self.pictures, self.page, self.perfetto, self.parquet, self.csv))
 
 
-def write_files(run: "RunLog", report: "Report", steps: "StepChoice", wanted: Wanted) -> list[str]:
-    """Write what is wanted and return a line about each for the reader.
+def write_files(
+    run: "RunLog", report: "Report", steps: "StepChoice", wanted: Wanted, tell: Callable[[str], object]
+) -> list[str]:
+    """Write what is wanted and return a line about each for the reader; `tell` hears of each before it is written.
 
     Raises
     ------
@@ -44,22 +46,26 @@ def write_files(run: "RunLog", report: "Report", steps: "StepChoice", wanted: Wa
         subject = Subject(run, report, measure(run, steps), title(run, *report.steps))
     said = []
     for name, path in named:
+        tell(f"drawing {path}")
         draw_picture(run, name, path, subject, steps)
         said.append(f"picture {path}")
     if wanted.page and subject:
         from hpcpipe.analyze.html import write_page
 
+        tell(f"writing {wanted.page}")
         write_page(wanted.page, subject, steps)
-        said.append(f"page {wanted.page}")
+        said.append(f"page {wanted.page}: open it in a browser")
     if wanted.perfetto:
         from hpcpipe.analyze.export import write_trace
 
+        tell(f"writing {wanted.perfetto}")
         write_trace(run, wanted.perfetto, steps)
         said.append(f"trace {wanted.perfetto}: open it at ui.perfetto.dev or in chrome://tracing")
     for folder, kind in ((wanted.parquet, "parquet"), (wanted.csv, "csv")):
         if folder:
             from hpcpipe.analyze.export import write_tables
 
+            tell(f"writing {folder}")
             tables = write_tables(run, folder, kind, steps)
             said.append(f"tables {folder}: {', '.join(tables)}")
     return said

@@ -76,7 +76,7 @@ def bench(
     """
     from rich.progress import Progress
 
-    from hpcpipe.cli.terminal import make_console, say
+    from hpcpipe.cli.terminal import make_console, refuse
 
     module, _, attribute = BENCHES[name][0].partition(":")
     run = getattr(import_module(module), attribute)
@@ -102,8 +102,7 @@ def bench(
         try:
             table = run(**options, progress=lambda: bar.advance(task))
         except CannotRunError as error:
-            say(f"hpcpipe bench: {error}", err=True)
-            sys.exit(error.code)
+            refuse(str(error), error.code)
     if table is None:  # a rank that is not the first
         return
     if as_json:

@@ -5,7 +5,7 @@ Parsing and printing only; nothing here needs MPI or torch.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from hpcpipe.cli.terminal import make_console, refuse, say, suggest
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def inspect(path: Path, tensors: bool, as_json: bool) -> None:
     else:
         for each in described:
             _print_described(each)
+        _say_next(described)
     sys.exit(ExitCode.DONE if all(each["ok"] for each in described) else ExitCode.INPUT)
 
 
@@ -97,11 +99,13 @@ def verify(path: Path, as_json: bool) -> None:
         verdicts.append({"path": str(folder), "ok": not faults, "faults": faults})
         if not as_json:
             size = "" if manifest is None else f", {_bytes(manifest.num_bytes)} in {len(manifest.files)} files"
-            click.echo(f"{folder}: {'good' if not faults else 'DAMAGED'}{size}")
+            say(f"{folder}: {'good' if not faults else 'DAMAGED'}{size}")
             for fault in faults:
-                click.echo(f"  {fault}")
+                say(f"  {fault}")
     if as_json:
         _print_json("hpcpipe-checkpoint-verify", {"checkpoints": verdicts})
+    else:
+        _say_next(verdicts)
     sys.exit(ExitCode.DONE if all(each["ok"] for each in verdicts) else ExitCode.INPUT)
 
 
@@ -110,7 +114,7 @@ def verify(path: Path, as_json: bool) -> None:
     epilog=_epilog("export runs/llama/latest my-llama", "export runs/llama/latest my-llama --names own"),
 )
 @click.argument("path", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--shard-gb", type=click.FloatRange(min=0.001), default=5.0, show_default=True, help="Largest file in GB."
 )
@@ -130,23 +134,29 @@ def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None
     from hpcpipe.checkpoint.rewrite import export as write
     from hpcpipe.cli.hf_folder import language_model_of, write_hf_folder
 
-    reader = _newest(path)
     if folder.exists() and any(folder.iterdir()):
-        _refuse(f"{folder} is not empty; name a new folder")
+        refuse(f"{folder} is not empty; name a new folder")
+    reader = _newest(path)
     model = None if names == "own" else language_model_of(reader)
     if names == "huggingface" and model is None:
-        _refuse("Hugging Face has no names for the tensors of this model; leave out --names")
+        refuse("Hugging Face has no names for the tensors of this model; leave out --names")
     try:
         with _progress("writing", reader.manifest.num_bytes, shown=True) as note:
             if model is None:
                 written = write(reader, folder, shard_bytes=int(shard_gb * 1e9), note=note)
             else:
                 written = write_hf_folder(reader, model, folder, shard_bytes=int(shard_gb * 1e9), note=note)
-    except (CheckpointError, OSError, ValueError) as error:
-        _refuse(str(error))
-    click.echo(f"{reader.folder}")
+    except OSError as error:
+        _refuse_folder(folder, error)
+    except (CheckpointError, ValueError) as error:
+        refuse(str(error))
+    say(str(reader.folder))
     for each in written:
         click.echo(f"  -> {each}  {_bytes(each.stat().st_size)}")
+    if model is None:
+        say("to read it: safetensors.torch.load_file(...) of each file; config.json is the job's [model]")
+    else:
+        say(f'to train from it: [model] init = "{folder}"; transformers loads it with from_pretrained("{folder}")')
 
 
 @checkpoint.command(
@@ -154,7 +164,7 @@ def export(path: Path, folder: Path, shard_gb: float, names: str | None) -> None
     epilog=_epilog("reshape runs/llama/latest fewer --pipeline 2", "reshape runs/llama/latest whole"),
 )
 @click.argument("path", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--pipeline", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
 @click.option("--data", type=click.IntRange(min=1), default=1, show_default=True, help="Replicas.")
 @click.option("--tensor", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor slices.")
@@ -167,15 +177,32 @@ def reshape(path: Path, folder: Path, pipeline: int, data: int, tensor: int) -> 
     from hpcpipe.checkpoint import CheckpointError
     from hpcpipe.checkpoint.rewrite import reshape as write
 
+    target = folder / _steps_at(path)[0].name
+    if target.exists():
+        refuse(f"{target} is there already; name another folder")
     reader = _newest(path)
-    if (folder / reader.folder.name).exists():
-        _refuse(f"{folder / reader.folder.name} is there already; name another folder")
     try:
         with _progress("writing", reader.manifest.num_bytes, shown=True) as note:
             written = write(reader, folder, pipeline=pipeline, data=data, tensor=tensor, note=note)
-    except (CheckpointError, OSError) as error:
-        _refuse(str(error))
-    click.echo(f"{reader.folder}\n  -> {written}")
+    except OSError as error:
+        _refuse_folder(folder, error)
+    except CheckpointError as error:
+        refuse(str(error))
+    say(f"{reader.folder}\n  -> {written}")
+    suggest("to go on from it", "run", "JOB.toml", "--resume", written)
+
+
+def _refuse_folder(folder: Path, error: OSError) -> NoReturn:
+    refuse(f"{folder} cannot be written: {error.strerror or error}; name another folder")
+
+
+def _say_next(checkpoints: Sequence[dict[str, Any]]) -> None:
+    good = [each["path"] for each in checkpoints if each["ok"]]
+    if not good:
+        say("none of them can be gone on from; a run begins anew without --resume")
+        return
+    which = "the newest" if len(good) == len(checkpoints) else "the newest good one"
+    suggest(f"to go on from {which}", "run", "JOB.toml", "--resume", good[0])
 
 
 def _steps_at(path: Path) -> list[Path]:
@@ -184,7 +211,7 @@ def _steps_at(path: Path) -> list[Path]:
     try:
         return steps_at(path)
     except CheckpointError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def _newest(path: Path) -> "Reader":
@@ -195,11 +222,11 @@ def _newest(path: Path) -> "Reader":
     try:
         reader = Reader(folder)
     except CheckpointError as error:
-        _refuse(str(error))
+        refuse(str(error))
     with _progress(f"reading {folder.name}", reader.manifest.num_bytes, shown=True) as note:
         faults = faults_of(folder, reader.manifest, content=True, note=note)
     if faults:
-        _refuse(f"{folder} cannot be used: {'; '.join(faults)}")
+        refuse(f"{folder} cannot be used: {'; '.join(faults)}")
     return reader
 
 
@@ -238,7 +265,7 @@ def _describe(folder: Path, manifest: "Manifest", faults: list[str], *, tensors:
 def _print_described(each: dict[str, Any]) -> None:
     click.echo(each["path"])
     for fault in each["faults"]:
-        click.echo(f"  DAMAGED    {fault}")
+        say(f"  DAMAGED    {fault}")
     if "step" not in each:
         return
     mesh = each["mesh"]
@@ -247,7 +274,7 @@ def _print_described(each: dict[str, Any]) -> None:
     click.echo(f"  written    {each['created_utc'][:19]} UTC by {each['software']}")
     click.echo(
         f"  mesh       pipeline {mesh['pipeline']} x data {mesh['data']} x tensor {mesh['tensor']}, "
-        f"chunks {mesh['chunks']}; any other can go on from it"
+        f"chunks {mesh['chunks']}; any other may go on"
     )
     click.echo(f"  model      {each['elements']:,} elements in {each['tensors']} tensors of {each['layers']} layers")
     state = f" ({', '.join(each['state'])})" if each["state"] else ""
@@ -266,11 +293,10 @@ def _progress(words: str, num_bytes: int, *, shown: bool) -> Iterator[Callable[[
     if not shown or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(words), BarColumn(bar_width=20), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=num_bytes)
         yield lambda done: bar.advance(task, done)
 
@@ -285,8 +311,3 @@ def _bytes(number: float) -> str:
 
 def _print_json(format_name: str, content: dict[str, Any]) -> None:
     click.echo(json.dumps({"format": format_name, "schema_version": "1.0.0", **content}, indent=2))
-
-
-def _refuse(sentence: str) -> NoReturn:
-    click.echo(f"hpcpipe: {sentence}", err=True)
-    sys.exit(ExitCode.INPUT)

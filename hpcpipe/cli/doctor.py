@@ -32,6 +32,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def doctor(run_dir: Path, as_json: bool) -> None:
     """Check MPI, launcher, GPUs, files and clock; say what to do."""
+    from hpcpipe.cli.terminal import working
     from hpcpipe.cluster.doctor import join_launcher_world, run_checks
     from hpcpipe.cluster.environment import world
 
@@ -39,7 +40,8 @@ def doctor(run_dir: Path, as_json: bool) -> None:
     joined = join_launcher_world(run_dir)
     if given is not None and given.rank != 0:
         sys.exit(ExitCode.ENVIRONMENT if joined is None or joined.get("size") != given.size else 0)
-    checks = run_checks(run_dir, joined=joined)
+    with working("checking: libraries, MPI, ranks that meet, files"):
+        checks = run_checks(run_dir, joined=joined)
     ok = all(check.status != "fail" for check in checks)
     if as_json:
         _print_json(checks, ok=ok, links=(joined or {}).get("links", []))
@@ -57,11 +59,12 @@ def _print_json(checks: "list[Check]", *, ok: bool, links: list[Any]) -> None:
 
 
 def _print_report(checks: "list[Check]") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from hpcpipe.cli.terminal import make_console, say
+
+    console = make_console(highlight=False)
     table = Table.grid(padding=(0, 2), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -76,3 +79,7 @@ def _print_report(checks: "list[Check]") -> None:
     words = {"pass": "passed", "warn": "to look at", "fail": "failed", "skip": "left out"}
     summary = ", ".join(f"{number} {words[status]}" for status, number in counts.items() if number)
     console.print(Text(f"\n{summary}", style="bold red" if counts["fail"] else "bold"))
+    if counts["fail"]:
+        say("do what the arrows say, then call hpcpipe doctor again in the same way")
+    else:
+        say("to go on: hpcpipe run JOB.toml")

@@ -11,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from hpcpipe.cli.terminal import fill_words
+
 if TYPE_CHECKING:
     from hpcpipe.job import Fault
 
@@ -40,7 +42,7 @@ def print_warnings(warnings: "Sequence[Fault]") -> None:
 
 def _print(fault: "Fault", console: Console, width: int, label: tuple[str, str] = ("error", "bold red")) -> None:
     margin = " " * len(str(fault.line))
-    console.print(Text.assemble(label, (f": {_visible(fault.message)}", "bold")))
+    console.print(Text.assemble(label, (_folded(fault.message, console, len(label[0]) + 2), "bold")))
     console.print(Text.assemble((f"{margin}--> ", "bold blue"), _place(fault)))
     if fault.line:
         before, marked, after = _window(fault, width - len(margin) - 3)
@@ -49,7 +51,18 @@ def _print(fault: "Fault", console: Console, width: int, label: tuple[str, str] 
         console.print(Text.assemble((f"{fault.line} | ", "bold blue"), before, (marked, "bold"), after), no_wrap=True)
         console.print(Text.assemble((f"{margin} | ", "bold blue"), (marker, "bold red")), no_wrap=True)
     if fault.hint:
-        console.print(Text.assemble((f"{margin} = ", "bold blue"), ("help", "bold cyan"), f": {_visible(fault.hint)}"))
+        words = _folded(fault.hint, console, len(margin) + 9)
+        console.print(Text.assemble((f"{margin} = ", "bold blue"), ("help", "bold cyan"), words))
+
+
+def _folded(text: str, console: Console, column: int) -> str:
+    """Return `: text`, which begins its words at a column and goes on there on further lines of a terminal."""
+    text = _visible(text)
+    if not console.is_terminal:
+        return f": {text}"
+    indent = " " * column
+    lines = fill_words(text, console.width, initial_indent=indent, subsequent_indent=indent)
+    return f": {lines[column:]}"
 
 
 def _place(fault: "Fault") -> str:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.cli.terminal import make_console
+from hpcpipe.cli.terminal import make_console, suggest
 
 if TYPE_CHECKING:
     from hpcpipe.analyze.follow import Look
@@ -57,10 +57,12 @@ def follow(path: Path, pause: Callable[[float], None] = time.sleep) -> None:
                 _say(live, Group(_table(seen), Text(line)), line, changed=now != before or seen.ended)
                 before = now
                 if seen.ended:
-                    return
+                    break
                 pause(EVERY_S)
     except KeyboardInterrupt:
         console.print("stopped looking; the run goes on")
+        return
+    suggest("to see where the time went", "analyze", path)
 
 
 def _say(live: Live, block: RenderableType, line: str, *, changed: bool) -> None:

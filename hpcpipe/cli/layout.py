@@ -1,14 +1,12 @@
 """Show how a job lies on its ranks: for the dry run and at the start of a run."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.cli.terminal import make_console, print_table, say
-from hpcpipe.exit_code import ExitCode
+from hpcpipe.cli.terminal import make_console, print_table, refuse, say
 from hpcpipe.train import Layout
 from hpcpipe.train.batches import problem_of_records
 from hpcpipe.train.layout import problem_with_caps
@@ -42,8 +40,7 @@ def describe(job: "Job", layout: Layout) -> str:
 def print_layout(job: "Job") -> None:
     """Print the stages: layers, parameters, micro-batches in flight and what they stash at the boundary."""
     if problem := problem_of_records(job) or problem_with_caps(job):
-        print(f"hpcpipe: {problem}", file=sys.stderr)
-        sys.exit(ExitCode.INPUT)
+        refuse(problem)
     layout = Layout.of(job)
     chunks = layout.schedule.placement.chunks
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))

@@ -60,6 +60,24 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a wrong command line is told in lines that fit the terminal."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from hpcpipe.cluster.environment import world
+
+            if world() is None:  # who has started these ranks says it once for all of them
+                click.echo("\nhpcpipe: interrupted; the same command starts anew", err=True)
+            sys.exit(ExitCode.INTERRUPTED)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            from hpcpipe.cli.terminal import fold
+
+            words = fold(f"Error: {error.format_message()}", sys.stderr).removeprefix("Error: ")
+            raise click.UsageError(words, error.ctx) from None
+
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run the command line; a traceback is shown only under `--debug`."""
         words = list(sys.argv[1:] if args is None else args)
@@ -91,23 +109,19 @@ _USERS = ("UserCodeError", "WrongModelError")
 
 def _explain(error: Exception) -> None:
     """Say what went wrong without a traceback and leave with the exit code that fits."""
+    from hpcpipe.cli.terminal import refuse
+
     if type(error).__name__ in _USERS:
-        click.echo(f"hpcpipe: {error}", err=True)
-        sys.exit(ExitCode.INPUT)
+        refuse(str(error))
     if isinstance(error, ImportError) and not (error.name or "").startswith("hpcpipe."):
-        click.echo(f"hpcpipe: {error}", err=True)
-        click.echo("hpcpipe: `hpcpipe doctor` says what this environment lacks", err=True)
-        sys.exit(ExitCode.ENVIRONMENT)
+        refuse(f"{error}\n`hpcpipe doctor` says what this environment lacks", ExitCode.ENVIRONMENT)
     if isinstance(error, OSError) and error.errno in _MACHINE:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"hpcpipe: {place}{error.strerror}", err=True)
-        sys.exit(ExitCode.ENVIRONMENT)
+        refuse(f"{place}{error.strerror}", ExitCode.ENVIRONMENT)
     if isinstance(error, FileNotFoundError) and _current_folder_is_gone():
-        click.echo("hpcpipe: the current folder has been removed; go to another one (cd) and try again", err=True)
-        sys.exit(ExitCode.ENVIRONMENT)
-    click.echo(f"hpcpipe: internal error: {type(error).__name__}: {error}", err=True)
-    click.echo("hpcpipe: `hpcpipe --debug COMMAND …` shows where; please report it with that output", err=True)
-    sys.exit(ExitCode.INTERNAL)
+        refuse("the current folder has been removed; go to another one (cd) and try again", ExitCode.ENVIRONMENT)
+    what = f"internal error: {type(error).__name__}: {error}"
+    refuse(f"{what}\n`hpcpipe --debug COMMAND …` shows where; please report it with that output", ExitCode.INTERNAL)
 
 
 def _current_folder_is_gone() -> bool:

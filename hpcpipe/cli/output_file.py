@@ -22,7 +22,7 @@ class OutputFile(click.Path):
             known = " or ".join(self._suffixes)
             self.fail(f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {known}", param, ctx)
         if not path.parent.is_dir():
-            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+            self.fail(f"{path}: cannot be written: there is no folder {path.parent}; make it first", param, ctx)
         return path
 
 

@@ -1,5 +1,6 @@
 """Print what schedules would cost: a table with memory beside time, the critical path, the assumptions."""
 
+import json
 from collections.abc import Sequence
 
 from rich import box
@@ -10,6 +11,7 @@ from hpcpipe.analyze.prediction import Prediction
 from hpcpipe.analyze.suggestion import Suggestion
 from hpcpipe.analyze.words import NAME, SHORT
 from hpcpipe.cli.terminal import fullest, make_console, print_notes, print_table
+from hpcpipe.job import Job
 from hpcpipe.plan import USEFUL, TimeClass
 
 _COLUMNS = 5
@@ -48,6 +50,18 @@ def print_predictions(
         ]
     console.print()
     print_notes(console, assumptions, style="")
+
+
+def changes(job: Job, own: Job, tables: Sequence[str] = ("schedule", "parallel")) -> list[str]:
+    """Return the settings that make those tables of a job out of its own."""
+    found = []
+    for table in tables:
+        new, old = getattr(job, table), getattr(own, table)
+        for key in type(new).model_fields:
+            value = getattr(new, key)
+            if value != getattr(old, key):
+                found.append(f"{table}.{key}={json.dumps(value) if isinstance(value, tuple) else value}")
+    return found
 
 
 def _table(rows: Sequence[Prediction], lost: Sequence[TimeClass], baseline: Prediction) -> Table:

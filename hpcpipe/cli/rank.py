@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcpipe.cli.start import make_directory
+from hpcpipe.cli.terminal import say
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.gpu_aware import decide_for_all, nccl_without_gpus
 from hpcpipe.cluster.meeting import gather, library, meet, share
@@ -50,12 +51,12 @@ def run_rank(
             leave_word(STARTED)
         if (problem := _problem(job, given, comm)) is not None:
             if given.rank == 0:
-                print(f"hpcpipe: {problem}", file=sys.stderr)
+                say(f"hpcpipe: {problem}", err=True)
             return ExitCode.ENVIRONMENT
         gpu_aware = decide_for_all(job, given, comm)
         if (problem := nccl_without_gpus(job, gpu_aware)) is not None:
             if given.rank == 0:
-                print(f"hpcpipe: {problem}", file=sys.stderr)
+                say(f"hpcpipe: {problem}", err=True)
             return ExitCode.ENVIRONMENT
         return _train(job, early, run_directory, replay, revision, resume, gpu_aware, quiet=quiet)
 
@@ -88,7 +89,7 @@ def _speaks_to_mpi(given: environment.World) -> bool:
     if problem is None:
         return True
     if given.rank == 0:
-        print(f"hpcpipe: {problem}", file=sys.stderr, flush=True)
+        say(f"hpcpipe: {problem}", err=True)
     else:
         time.sleep(_PATIENCE_S)  # srun ends all ranks with the first that leaves, also the one that speaks
     return False
@@ -128,21 +129,21 @@ def _train(
             order = None if replay is None else read_replay(job, replay, world)
         except ReplayError as error:
             if world.rank == 0:
-                print(f"hpcpipe: {error}", file=sys.stderr)
+                say(f"hpcpipe: {error}", err=True)
             return ExitCode.INPUT
         if problem := world.first(_wrong_inside(job, world.rank)):
             if world.rank == 0:
-                print(f"hpcpipe: {problem}", file=sys.stderr)
+                say(f"hpcpipe: {problem}", err=True)
             return ExitCode.INPUT
         if problem := deal_gpus(job, world).problem or problem_with_nccl(job, world):
             if world.rank == 0:
-                print(f"hpcpipe: {problem}", file=sys.stderr)
+                say(f"hpcpipe: {problem}", err=True)
             return ExitCode.ENVIRONMENT
         try:
             start = find_together(job, resume, run_directory, world)
         except CheckpointError as error:
             if world.rank == 0:
-                print(f"hpcpipe: {error}; nothing was started", file=sys.stderr)
+                say(f"hpcpipe: {error}; nothing was started", err=True)
             return ExitCode.INPUT
         if is_done(job, start, speaks=world.rank == 0):
             return ExitCode.DONE
@@ -152,9 +153,9 @@ def _train(
             return ExitCode.ENVIRONMENT
         directory = Path(facts[0])
         if order is not None and world.rank == 0 and not quiet:
-            print(f"replays the order of {order.source}", flush=True)
+            say(f"replays the order of {order.source}")
         if start is not None and world.rank == 0 and not quiet:
-            print(f"goes on after step {start.step} of {start.folder}", flush=True)
+            say(f"goes on after step {start.step} of {start.folder}")
         reporter = None
         if world.rank == 0 and not quiet:  # what shows and sums up loads for half a second, and serves rank 0 alone
             from hpcpipe.cli.progress import make_reporter

@@ -1,14 +1,15 @@
 """What a run says at its end: how the loss moved, where the time went, where everything is."""
 
+from contextlib import AbstractContextManager, nullcontext
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from hpcpipe.analyze import plot_gantt, render_text, summarize
 from hpcpipe.analyze.drawing import MISSING, can_draw
-from hpcpipe.cli.terminal import make_console
+from hpcpipe.cli.terminal import make_console, suggest
 from hpcpipe.events import open_run
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job.run_directory import write_whole
@@ -46,13 +47,18 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         )
     if job.events.on:
         try:
-            _report(outcome, directory, console, quiet)
+            with _drawing(console, quiet=quiet):
+                table = _report(outcome, directory)
+            if not quiet:
+                _print_report(table, directory, console)
         except Exception as error:  # the training is done and saved; nothing here may make it look failed
             console.print(f"the report could not be made ({error}); try `hpcpipe analyze {directory}`", soft_wrap=True)
     if not quiet and outcome.checkpoint is not None:
         console.print(f"checkpoint     {outcome.checkpoint}", soft_wrap=True, highlight=False)
     if not quiet:
         console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
+    if not quiet and job.events.on:
+        suggest("to see more", "analyze", directory, "--html", "page.html")
 
 
 def _evaluations(outcome: Outcome) -> str:
@@ -69,7 +75,14 @@ def _how_to_go_on(job: "Job", outcome: Outcome) -> str:
     return f"to go on: --resume {outcome.checkpoint} (a requeued job does so by itself)"
 
 
-def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) -> None:
+def _drawing(console: Console, *, quiet: bool) -> AbstractContextManager[object]:
+    if quiet or not console.is_terminal:
+        return nullcontext()
+    return console.status("reading the event log, drawing the pictures")
+
+
+def _report(outcome: Outcome, directory: Path) -> RenderableType:
+    """Write the report and the pictures, and return the report."""
     run = open_run(directory)
     table = render_text(summarize(run))
     text = StringIO()
@@ -79,12 +92,17 @@ def _report(outcome: Outcome, directory: Path, console: Console, quiet: bool) ->
     write_whole(directory / "report.txt", text.getvalue())
     middle = max(outcome.first_step, (outcome.first_step + outcome.steps) // 2 - 1)
     steps = (middle, min(outcome.steps - 1, middle + _PICTURED_STEPS - 1))
-    pictures = [directory / "gantt.png", directory / "gantt.svg"]
-    for picture in pictures if can_draw() else ():
+    for picture in _pictures(directory) if can_draw() else ():
         plot_gantt(run, picture, steps=steps)
-    if quiet:
-        return
+    return table
+
+
+def _pictures(directory: Path) -> list[Path]:
+    return [directory / "gantt.png", directory / "gantt.svg"]
+
+
+def _print_report(table: RenderableType, directory: Path, console: Console) -> None:
     console.print(table)
     console.print(f"event log      {directory / 'events'}", soft_wrap=True, highlight=False)
-    drawn = f"{pictures[0]}  {pictures[1]}" if can_draw() else f"none: {MISSING}"
+    drawn = "\n               ".join(map(str, _pictures(directory))) if can_draw() else f"none: {MISSING}"
     console.print(f"pictures       {drawn}", soft_wrap=True, highlight=False, markup=False)

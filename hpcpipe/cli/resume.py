@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from hpcpipe.checkpoint import AUTO, CheckpointError, Resume, candidates, choose, judge
+from hpcpipe.cli.terminal import say
 from hpcpipe.cluster import environment
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
@@ -26,7 +25,7 @@ def find_alone(job: Job, request: str | None, run_directory: Path | None) -> Res
         found = _candidates(job, request, run_directory)
         chosen = choose(job, found, read=lambda folder: judge(job, folder), warn=_warn)
     except CheckpointError as error:
-        click.echo(f"hpcpipe: {error}; nothing was started", err=True)
+        say(f"hpcpipe: {error}; nothing was started", err=True)
         sys.exit(ExitCode.INPUT)
     _say_if_none(request, chosen)
     return chosen
@@ -74,7 +73,7 @@ def is_done(job: Job, start: Resume | None, *, speaks: bool) -> bool:
         return False
     if speaks:
         steps = f"all {job.run.steps} steps of the job" if start.step == job.run.steps else f"{start.step} steps"
-        click.echo(f"{start.folder} has {steps} done; to train on: --set job.steps=N with a larger N")
+        say(f"{start.folder} has {steps} done; to train on: --set job.steps=N with a larger N")
     return True
 
 
@@ -84,9 +83,9 @@ def _candidates(job: Job, request: str | None, run_directory: Path | None) -> li
 
 
 def _warn(sentence: str) -> None:
-    click.echo(f"hpcpipe: warning: {sentence}", err=True)
+    say(f"hpcpipe: warning: {sentence}", err=True)
 
 
 def _say_if_none(request: str | None, chosen: Resume | None) -> None:
     if request == AUTO and chosen is None:
-        click.echo("there is no checkpoint to go on from: the training begins with the first step")
+        say("there is no checkpoint to go on from: the training begins with the first step")

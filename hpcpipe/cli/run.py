@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcpipe.cli.terminal import say, suggest
 from hpcpipe.exit_code import ExitCode
 
 EXAMPLES = """\b
@@ -87,18 +88,21 @@ def run(
         try:
             replay = check_recorded(job, replay)
         except ReplayError as error:
-            click.echo(f"hpcpipe: {error}; nothing was started", err=True)
+            say(f"hpcpipe: {error}; nothing was started", err=True)
             sys.exit(ExitCode.INPUT)
     if replay is not None and resume is not None:
         if speaks:
-            click.echo("hpcpipe: --replay begins with the first step, so it cannot go with --resume", err=True)
+            say("hpcpipe: --replay begins with the first step, so it cannot go with --resume", err=True)
         sys.exit(ExitCode.INPUT)
     if dry_run:
         if speaks:
-            from hpcpipe.cli.layout import print_layout
+            from hpcpipe.cli.terminal import working
 
+            with working("loading torch for the model's sizes"):
+                from hpcpipe.cli.layout import print_layout
             print_layout(job)
-        sys.exit(0)
+            suggest("to train it", "run", job_file, overrides=overrides)
+        sys.exit(ExitCode.DONE)
     if given is not None:
         from hpcpipe.cli.rank import run_rank
         from hpcpipe.cluster.starting import leave_word
@@ -116,5 +120,4 @@ def run(
     if is_done(job, start, speaks=True):
         sys.exit(ExitCode.DONE)
     words += [] if start is None else ["--resume", str(start.folder)]
-    words += ["--quiet"] if quiet else []
-    sys.exit(start_ranks(job, words, run_dir, goes_on=goes_on(job, resume, run_dir, start)))
+    sys.exit(start_ranks(job, words, run_dir, goes_on=goes_on(job, resume, run_dir, start), quiet=quiet))

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcpipe.cli.output_file import PICTURE, OutputFile
+from hpcpipe.cli.terminal import refuse, say, suggest
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def simulate(
     from hpcpipe.analyze.windows import AnalysisError
     from hpcpipe.api.predicting import is_analytic, record_run
     from hpcpipe.events import LogError
+    from hpcpipe.job import load_job
 
     jobs = _load(job_file, overrides, compare, ranks)
     from hpcpipe.cli.faults import print_warnings
@@ -93,26 +95,29 @@ def simulate(
     try:
         recording = record_run(run)
         found = _simulate(jobs, recording, _machine(machine_options), steps, agreement_us or 0.0)
-        drawn = [] if plot is None else found.plot(plot)
+        pictures = [] if plot is None else found.plot(plot)
     except (LogError, AnalysisError, ValueError) as fault:
-        _refuse(str(fault))
+        refuse(str(fault))
     except OSError as fault:
-        _refuse(f"{fault.filename or 'picture'}: cannot be written: {fault.strerror or fault}")
+        refuse(f"{fault.filename or 'picture'}: cannot be written: {fault.strerror or fault}")
     unused = [f"--{name.replace('_', '-')}" for name, value in machine_options.items() if value is not None]
     if unused and not is_analytic(jobs[0], recording):
-        click.echo(f"hpcpipe simulate: {', '.join(unused)} unused: times are not from FLOPs and bytes", err=True)
+        say(f"hpcpipe: {', '.join(unused)} unused: times are not from FLOPs and bytes", err=True)
     if agreement_us is not None and jobs[0].parallel.tensor == 1:
-        click.echo("hpcpipe simulate: --agreement-us unused: with tensor = 1 nobody is asked", err=True)
+        say("hpcpipe: --agreement-us unused: with tensor = 1 nobody is asked", err=True)
     if as_json:
         import json
 
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        from hpcpipe.cli.prediction import print_predictions
+        from hpcpipe.cli.prediction import changes, print_predictions
 
         print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error, found.suggestion)
-        for path in drawn:
-            click.echo(f"picture {path}")
+        for picture in pictures:
+            say(f"picture {picture}")
+        best = min([*found.predictions, found.baseline], key=lambda each: each.step_ns)
+        settings = [*overrides, *changes(best.job, load_job(job_file, overrides))]
+        suggest(f"to train under {best.name}", "run", job_file, overrides=settings)
 
 
 def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | None) -> "list[Job]":
@@ -128,7 +133,7 @@ def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | N
         print_faults(error.faults)
         sys.exit(ExitCode.INPUT)
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
 
 def _machine(options: dict[str, float | None]) -> "Machine":
@@ -156,8 +161,3 @@ def _simulate(
             agreement_us=agreement_us,
             progress=lambda: bar.advance(task),
         )
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo("\n".join(f"hpcpipe simulate: {line}" for line in message.splitlines()), err=True)
-    sys.exit(ExitCode.INPUT)

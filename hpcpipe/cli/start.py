@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpcpipe.cli.terminal import COLUMNS_VARIABLE, terminal_columns
+from hpcpipe.checkpoint import FOLDER, list_steps
+from hpcpipe.cli.terminal import COLUMNS_VARIABLE, say, terminal_columns
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
 from hpcpipe.cluster.verdict import read_ranks
@@ -21,15 +22,27 @@ CLAIMED_VARIABLE = "HPCPIPE_CLAIMED"
 """Tells the ranks which run directory the process that starts them has claimed for them."""
 
 
-def start_ranks(job: Job, words: list[str], run_dir: Path | None, *, goes_on: bool = False) -> int:
+def start_ranks(job: Job, words: list[str], run_dir: Path | None, *, goes_on: bool = False, quiet: bool = False) -> int:
     """Start the ranks of a job with the words of its command line, stay until they end, and return the exit code."""
     directory = make_directory(job, run_dir, goes_on=goes_on)
     if directory is None:
         return ExitCode.ENVIRONMENT
+    if quiet:
+        words = [*words, "--quiet"]
+    else:
+        number = job.parallel.ranks
+        say(f"starting {number} {'rank' if number == 1 else 'ranks'} in {directory}; they load torch and MPI first")
     columns = terminal_columns()
     command = [sys.executable, "-m", "hpcpipe", "run", *words, "--run-dir", str(directory)]
     extra = {CLAIMED_VARIABLE: str(directory)} | ({COLUMNS_VARIABLE: str(columns)} if columns else {})
-    return launch(command, job.parallel.ranks, directory, extra)
+    code = launch(command, job.parallel.ranks, directory, extra)
+    if code == ExitCode.INTERRUPTED and not quiet:
+        if list_steps(directory / FOLDER):
+            say("hpcpipe: interrupted; to go on from its last checkpoint:", err=True)
+            say(f"  hpcpipe run {words[0]} --resume {directory}", err=True)
+        else:
+            say("hpcpipe: interrupted before a checkpoint was written; the same command starts anew", err=True)
+    return code
 
 
 def make_directory(job: Job, run_directory: Path | None, *, goes_on: bool = False) -> Path | None:
@@ -48,22 +61,22 @@ def make_directory(job: Job, run_directory: Path | None, *, goes_on: bool = Fals
         if os.environ.get(CLAIMED_VARIABLE) != str(run_directory):
             if goes_on and (run_directory / "job.toml").exists():
                 if (rank := _working_rank(run_directory)) is not None:
-                    print(f"hpcpipe: in {run_directory} {rank} is still at work; wait for its end", file=sys.stderr)
+                    say(f"hpcpipe: in {run_directory} {rank} is still at work; wait for its end", err=True)
                     return None
                 continue_run_directory(run_directory)
                 return run_directory
             (run_directory / "job.toml").open("x").close()  # ours from here on; rank 0 fills it
     except FileExistsError as error:
-        print(
+        say(
             f"hpcpipe: {error.filename} is there already, of another run or your own; choose another --run-dir, or "
             "--resume auto to go on with it",
-            file=sys.stderr,
+            err=True,
         )
         return None
     except OSError as error:
-        print(
+        say(
             f"hpcpipe: cannot make the run directory: {error}; choose another place with [job] run_dir or --run-dir",
-            file=sys.stderr,
+            err=True,
         )
         return None
     return run_directory

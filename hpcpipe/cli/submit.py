@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcpipe.cli.terminal import refuse, say
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def submit(
         after=tuple(filter(None, dependencies)),
     )
     if job.slurm.stage_to and not any((wanted.environment / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
-        _fail(
+        refuse(
             f"stage_to copies a Python environment, but {wanted.environment} is none: install hpcpipe into one "
             "(python -m venv, conda), or leave stage_to out",
             ExitCode.INPUT,
@@ -72,44 +73,52 @@ def submit(
     try:
         script = render(wanted)
     except UnwritableError as error:
-        _fail(str(error), ExitCode.INPUT)
+        refuse(str(error), ExitCode.INPUT)
     if dry_run:
         sys.stdout.buffer.write(script.encode())
         return
     try:
         wanted.log_folder.mkdir(parents=True, exist_ok=True)  # without it Slurm ends the job without a word
     except OSError as error:
-        _fail(f"cannot make the log's folder: {error}; set [job] run_dir to another place", ExitCode.ENVIRONMENT)
+        refuse(f"cannot make the log's folder: {error}; set [job] run_dir to another place", ExitCode.ENVIRONMENT)
     try:
         job_id = hand_over(script)
     except SlurmError as error:
-        _fail(str(error), ExitCode.ENVIRONMENT)
+        refuse(f"{error}\n`sinfo` says whether Slurm answers; --dry-run prints the script", ExitCode.ENVIRONMENT)
     click.echo(job_id)
     log = wanted.log_folder / wanted.log.name.replace("%j", job_id).replace("%A", job_id).replace("%a", "*")
-    click.echo(f"log  {log}", err=True)
+    say(f"log  {log}", err=True)
+    say(f"to see its state: squeue --job {job_id}; to end it: scancel {job_id}", err=True)
     if wait:
         try:
-            sys.exit(follow(job_id, log, say=lambda line: click.echo(f"hpcpipe: {line}", err=True)))
+            sys.exit(follow(job_id, log, say=lambda line: say(f"hpcpipe: {line}", err=True)))
         except KeyboardInterrupt:
-            click.echo(f"hpcpipe: job {job_id} stays in the queue; scancel {job_id} ends it", err=True)
+            say(f"hpcpipe: job {job_id} stays in the queue; scancel {job_id} ends it", err=True)
             sys.exit(ExitCode.INTERRUPTED)
 
 
 def _load(job_file: Path, overrides: tuple[str, ...], elements: tuple[tuple[str, ...], ...]) -> "Job":
     """Return the job; every element of a sweep must be right too, and ask Slurm for the same."""
     from hpcpipe.cli.faults import print_faults, print_warnings
-    from hpcpipe.job import JobError, load_job
+    from hpcpipe.job import Fault, JobError, load_job
+    from hpcpipe.job.faults import of_option
 
-    try:
-        jobs = [load_job(job_file, [*overrides, *element]) for element in elements or ((),)]
-    except JobError as error:
-        print_faults(error.faults)
+    jobs, faults = [], list[Fault]()
+    for element in elements or ((),):
+        try:
+            jobs.append(load_job(job_file, [*overrides, *element]))
+        except JobError as error:
+            options = [f"--sweep {setting}" for setting in element]
+            found = [of_option(fault, options, after=len(overrides)) for fault in error.faults]
+            faults += [fault for fault in found if fault not in faults]
+    if faults:
+        print_faults(faults)
         sys.exit(ExitCode.INPUT)
     print_warnings(jobs[0].warnings)
     for element, job in zip(elements, jobs, strict=False):
         first = jobs[0]
         if (job.slurm, job.parallel.ranks, job.run.name) != (first.slurm, first.parallel.ranks, first.run.name):
-            _fail(
+            refuse(
                 f"the elements of a job array share name, ranks and [slurm], but {' '.join(element)} changes them; "
                 "submit it as a job of its own",
                 ExitCode.INPUT,
@@ -136,8 +145,3 @@ def _values(sweep: str) -> list[str]:
     if any(not value.strip() for value in found):
         raise click.UsageError(f"--sweep {sweep!r} has an empty value")
     return [f"{key}={value.strip()}" for value in found]
-
-
-def _fail(message: str, code: ExitCode) -> None:
-    click.echo(f"hpcpipe: {message}", err=True)
-    sys.exit(code)

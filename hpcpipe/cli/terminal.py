@@ -1,48 +1,70 @@
 """The terminal at the other end of stdout or stderr: its width, and how sentences, tables and progress fit it.
 
-It must not know what is said. A run's rank 0 writes to the launcher's pipe and is told of the terminal behind it.
+It must not know what is said, and loads rich only for what needs it. A run's rank 0 writes to the launcher's pipe and
+is told of the terminal behind it.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from textwrap import fill
-from typing import TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.table import Column, Table
-from rich.text import Text
+from hpcpipe.exit_code import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Column, Table
 
 COLUMNS_VARIABLE = "HPCPIPE_TERMINAL_COLUMNS"
 """Set for the ranks by the process that starts them when its output is a terminal: rank 0 writes to it by a pipe."""
+
+fill_words = partial(fill, break_long_words=False, break_on_hyphens=False)
+"""textwrap's, with a path or an option in one piece, also where it is longer than a line."""
 
 _UNLIMITED = 10_000
 
 
 def terminal_columns() -> int | None:
     """Return the width of the terminal, or None if there is none."""
-    if (columns := os.environ.get(COLUMNS_VARIABLE, "")).isdecimal() and int(columns):
-        return int(columns)
+    from rich.console import Console
+
+    if columns := _told_columns():
+        return columns
     console = Console()
     return console.width if console.is_terminal else None
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def _told_columns() -> int | None:
+    columns = os.environ.get(COLUMNS_VARIABLE, "")
+    return int(columns) or None if columns.isdecimal() else None
+
+
+def make_console(*, stderr: bool = False, highlight: bool = True) -> "Console":
     """Return a console for the terminal, or for a file of 100 columns."""
+    from rich.console import Console
+
     columns = terminal_columns()
     if columns:
-        return Console(force_terminal=True, width=columns, stderr=stderr)
-    return Console(width=100, stderr=stderr)
+        return Console(force_terminal=True, width=columns, stderr=stderr, highlight=highlight)
+    return Console(width=100, stderr=stderr, highlight=highlight)
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print sentences: on a terminal folded between words, paths whole; in a file a line each."""
     stream = sys.stderr if err else sys.stdout
     print(fold(text, stream), file=stream, flush=True)
+
+
+def refuse(message: str, code: ExitCode = ExitCode.INPUT) -> NoReturn:
+    """Say on stderr what is wrong, each line under the command's name, and end with the exit code."""
+    say("\n".join(f"hpcpipe: {line}" for line in message.splitlines()), err=True)
+    sys.exit(code)
 
 
 def fold(text: str, stream: TextIO, *, indent: str = "") -> str:
@@ -54,16 +76,28 @@ def fold(text: str, stream: TextIO, *, indent: str = "") -> str:
 
 
 def _fill(line: str, columns: int, indent: str = "") -> str:
-    return fill(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return fill_words(line, columns, subsequent_indent=indent)
 
 
 def _columns_of(stream: TextIO) -> int | None:
-    if columns := os.environ.get(COLUMNS_VARIABLE):
-        return int(columns)
+    if columns := _told_columns():
+        return columns
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80 if stream.isatty() else None
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # closed, or none at all
         return None
+
+
+def suggest(what: str, *words: object, overrides: Sequence[str] = ()) -> None:
+    """Print what can be done next: `what: hpcpipe …`, quoted and never folded, so it can be copied.
+
+    Where both have no room on a line of the terminal the command has its own.
+    """
+    settings = (word for override in overrides for word in ("--set", override))
+    command = shlex.join(["hpcpipe", *map(str, words), *settings])
+    columns = _columns_of(sys.stdout)
+    apart = columns is not None and len(what) + 2 + len(command) > columns
+    print(f"{what}:\n  {command}" if apart else f"{what}: {command}", flush=True)
 
 
 @contextmanager
@@ -76,20 +110,23 @@ def working(words: str) -> Iterator[Callable[[str], object]]:
         yield status.update
 
 
-def print_notes(console: Console, notes: Sequence[str], *, style: str = "dim") -> None:
+def print_notes(console: "Console", notes: Sequence[str], *, style: str = "dim") -> None:
     """Print a list of sentences, further lines below the words of the first."""
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table.grid(padding=(0, 1, 0, 0))
     for note in notes:
         grid.add_row(Text("-", style=style), Text(note, style=style))
     console.print(grid)
 
 
-def width_of(table: RenderableType, console: Console) -> int:
+def width_of(table: "RenderableType", console: "Console") -> int:
     """Return the columns that a table wants where it need not fold or cut anything."""
     return console.measure(table, options=console.options.update(width=_UNLIMITED)).maximum
 
 
-def fullest(build: Callable[[int], Table], most: int, console: Console) -> Table:
+def fullest(build: "Callable[[int], Table]", most: int, console: "Console") -> "Table":
     """Return `build(n)` for the largest n up to `most` that has room, and at least 1."""
     for number in range(most, 1, -1):
         table = build(number)
@@ -98,12 +135,14 @@ def fullest(build: Callable[[int], Table], most: int, console: Console) -> Table
     return build(1)
 
 
-def print_table(console: Console, table: Table, *, keys: int = 1) -> None:
+def print_table(console: "Console", table: "Table", *, keys: int = 1) -> None:
     """Print a table with every cell whole.
 
     Where it is wider than the terminal its headings are folded between words; where that is not enough it is printed
     in pieces, each with the first `keys` columns. A file has room for any table.
     """
+    from rich.cells import cell_len
+
     if not console.is_terminal:
         console.print(table, width=max(console.width, width_of(table, console)))
         return
@@ -117,7 +156,7 @@ def print_table(console: Console, table: Table, *, keys: int = 1) -> None:
         console.print(piece)
 
 
-def _pieces(table: Table, console: Console, keys: int) -> Iterator[Table]:
+def _pieces(table: "Table", console: "Console", keys: int) -> "Iterator[Table]":
     chosen = table.columns[:keys]
     for column in table.columns[keys:]:
         if len(chosen) > keys and width_of(_with(table, [*chosen, column]), console) > console.width:
@@ -127,7 +166,7 @@ def _pieces(table: Table, console: Console, keys: int) -> Iterator[Table]:
     yield _with(table, chosen)
 
 
-def _with(table: Table, columns: Sequence[Column]) -> Table:
+def _with(table: "Table", columns: "Sequence[Column]") -> "Table":
     """Return the table with some of its columns."""
     piece = copy(table)
     piece.columns = [replace(column, _index=index) for index, column in enumerate(columns)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcpipe.cli.output_file import PICTURE, OutputFile
+from hpcpipe.cli.terminal import refuse, say, suggest
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _KFKB = ('schedule.hint="kfkb"', 'schedule.in_flight="equal-memory"', 'schedule.
 @click.option("--write", is_flag=True, help="Write the best into a copy of the job file.")
 @click.option(
     "--output",
-    type=OutputFile(),
+    type=click.Path(path_type=Path),
     metavar="FILE",
     help="Name of that copy; implies --write.",
     show_default="JOB.tuned.toml",
@@ -83,12 +84,12 @@ def tune(
     from hpcpipe.tune.offline import CannotTuneError
 
     if environment.world() is not None:
-        _refuse("this starts the job's ranks by itself; start it without srun or mpiexec, in the job's allocation")
+        refuse("this starts the job's ranks by itself; start it without srun or mpiexec, in the job's allocation")
     settings = [*overrides, *([f'tune.memory_limit="{memory_limit}"'] if memory_limit else [])]
     job = _load(job_file, settings)
     target = _target(job_file, output) if write or output is not None else None
     if target is not None and target.exists() and not force:
-        _refuse(f"{target} is there already; choose another --output, or --force to write over it")
+        refuse(f"{target} is there already; choose another --output, or --force to write over it")
     try:
         space = _space(job, only_k=only_k)
         tuning = _tune(job, space, steps=steps, runs=runs, rounds=rounds)
@@ -99,14 +100,13 @@ def tune(
 
             draw(tuning, plot, title=f"{job.run.name}: groups of kFkB", limit=job.tune.limit_bytes)
     except NoGroupingFitsError as error:
-        _refuse(f"{error}; raise the memory limit, or use more stages, more replicas or smaller sequences")
+        refuse(f"{error}; raise the memory limit, or use more stages, more replicas or smaller sequences")
     except CannotTuneError as error:
-        click.echo(f"hpcpipe tune: {error}; see the messages above", err=True)
-        sys.exit(ExitCode.RANK_FAILED)
+        refuse(f"{error}; see the messages above", ExitCode.RANK_FAILED)
     except ValueError as error:
-        _refuse(str(error))
+        refuse(str(error))
     except OSError as error:
-        _refuse(f"{error.filename or 'the output'} cannot be written: {error.strerror or error}")
+        refuse(f"{error.filename or 'the output'} cannot be written: {error.strerror or error}")
     from hpcpipe.cli.tuning import print_json, print_tuning
 
     if as_json:
@@ -114,9 +114,17 @@ def tune(
     else:
         print_tuning(job, tuning, why=why, everything=everything)
         if plot is not None:
-            click.echo(f"picture {plot}")
+            say(f"picture {plot}")
         if target is not None:
-            click.echo(f"written {target}: hpcpipe run {target}")
+            suggest(f"written {target}", "run", target)
+        else:
+            from hpcpipe.cli.prediction import changes
+            from hpcpipe.job import load_job
+            from hpcpipe.tune import with_grouping
+
+            best = with_grouping(job, tuning.best)
+            more = changes(best, load_job(job_file, settings), ("schedule", "batch", "device"))
+            suggest("to train with it", "run", job_file, overrides=[*settings, *more])
 
 
 def _load(job_file: Path, settings: Sequence[str]) -> "Job":
@@ -148,7 +156,7 @@ def _defaults(job: "Job") -> list[str]:
 def _target(job_file: Path, output: Path | None) -> Path:
     target = output or job_file.with_suffix(".tuned.toml")
     if target.absolute().parent != job_file.absolute().parent:
-        _refuse(f"--output {target}: paths in a job start at its folder, so the copy must lie in {job_file.parent}")
+        refuse(f"--output {target}: paths in a job start at its folder, so the copy must lie in {job_file.parent}")
     return target
 
 
@@ -218,8 +226,3 @@ def _write(job_file: Path, job: "Job", tuning: "Tuning", settings: Sequence[str]
     except JobError as error:
         raise ValueError(f"the copy would not be a good job: {error}") from None
     write_beside(target, text, replace=force)
-
-
-def _refuse(message: str) -> None:
-    click.echo(f"hpcpipe tune: {message}", err=True)
-    sys.exit(ExitCode.INPUT)

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from hpcpipe.cli.terminal import refuse
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.tune import Grouping, Report
@@ -28,9 +29,11 @@ def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up:
     folder.mkdir()
     path = folder / "candidate.toml"
     path.write_text(short(with_grouping(job, grouping), steps + warm_up).to_toml(), encoding="utf-8")
-    code = start_ranks(job, [str(path), "--quiet"], folder / "run")
+    code = start_ranks(job, [str(path)], folder / "run", quiet=True)
     if code in _FAULTS:
         return None
+    if code == ExitCode.INTERRUPTED:
+        refuse("interrupted; nothing was written", ExitCode.INTERRUPTED)
     if code != ExitCode.DONE:
         sys.exit(code)
     return reports_of(open_run(folder / "run"), skip=warm_up, blind=not isinstance(job.device, Emulated))

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcpipe.cli.terminal import make_console, print_notes, print_table
+from hpcpipe.cli.terminal import make_console, print_notes, print_table, say
 from hpcpipe.job import Job
 from hpcpipe.job.tune import show_bytes
 from hpcpipe.tune import Pruned, batch_of
@@ -75,9 +75,9 @@ def _print_reasons(pruned: Iterable[Pruned], *, everything: bool) -> None:
         if each.reason.startswith(_DIVIDE) and not everything:
             hidden += 1
         else:
-            click.echo(f"{each.grouping}: {each.reason}")
+            say(f"{each.grouping}: {each.reason}")
     if hidden:
-        click.echo(f"{hidden} that do not divide the batch or its micro-batches; --all names them")
+        say(f"{hidden} that do not divide the batch or its micro-batches; --all names them")
 
 
 def _in_flight(held: tuple[int, ...]) -> str:

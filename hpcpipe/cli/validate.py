@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcpipe.cli.terminal import say, suggest
 from hpcpipe.exit_code import ExitCode
 
 EXAMPLES = """\b
@@ -42,12 +43,13 @@ def validate(job_file: Path, overrides: tuple[str, ...], ranks: int | None, as_j
         print_warnings(job.warnings)
         mesh = job.parallel
         sizes = f"pipeline {mesh.pipeline} x data {mesh.data} x tensor {mesh.tensor}"
-        click.echo(
+        say(
             f"{job_file}: valid; {mesh.ranks} {'rank' if mesh.ranks == 1 else 'ranks'} ({sizes}), {job.run.steps} steps"
         )
+        suggest("to train it", "run", job_file, overrides=overrides)
         own = [table for table, kind in (("model", job.model.kind), ("data", job.data.kind)) if ":" in kind]
         if own:
-            click.echo(
+            say(
                 f"what the function of [{'] and ['.join(own)}] returns is looked at when the run starts, or now "
                 "with `hpcpipe run --dry-run`"
             )

@@ -76,7 +76,7 @@ def test_large_messages_cross_slow_links_between_emulated_hosts(tmp_path):
 def test_slow_links_are_refused_with_the_reason_where_hosts_cannot_be_made(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     result = CliRunner().invoke(main, ["bench", "slow-link"])
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "cannot be made here: no ip and no tc and no nsenter" in result.stderr
 
 
@@ -143,5 +143,5 @@ def test_all_ways_to_sum_gradients_run_between_emulated_hosts_beside_what_bounds
 def test_gradients_are_not_summed_at_rates_or_in_models_that_do_not_exist():
     for option, word in (("--rate", "5gbit"), ("--model", "gpt-9")):
         result = CliRunner().invoke(main, ["bench", "dataparallel", option, word])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert f"{word} is not known here; known are" in result.stderr

@@ -82,6 +82,7 @@ def test_each_look_sees_what_was_flushed_and_the_end_ends_it(
         "1 of 3 steps · steps 0 to 0: 10.00 ms a step · bubble 40.0%",
         "2 of 3 steps · steps 0 to 1: 10.00 ms a step · bubble 40.0%",
         "2 of 3 steps · steps 0 to 1: 10.00 ms a step · bubble 40.0% · ended",
+        f"to see where the time went: hpcpipe analyze {tmp_path}",
     ]
 
 

@@ -38,13 +38,29 @@ def test_every_help_text_fits_the_terminal_is_whole_and_has_examples(words: tupl
     result = CliRunner().invoke(main, [*words, "--help"], terminal_width=columns, prog_name="hpcpipe")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    if words != ("bench",):  # one line a benchmark
-        assert [line for line in lines if len(line) > columns] == []
+    assert [line for line in lines if len(line) > columns] == []
     assert not [line for line in lines if line.endswith("...") and "COMMAND" not in line and "RUN" not in line]
-    if words not in ((), ("checkpoint",), ("bench",)):
-        assert "Examples:" in result.stdout
-        examples = [line.strip() for line in result.stdout.partition("Examples:")[2].splitlines() if line.strip()]
-        assert all(f"hpcpipe {' '.join(words)}" in line for line in examples)
+    examples = result.stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples
+    assert all(" ".join(["hpcpipe", *words]) in line for line in examples)
+
+
+@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+def test_every_option_that_takes_a_value_and_is_no_list_has_a_default_or_says_what_it_adds(
+    words: tuple[str, ...],
+) -> None:
+    """In the same words everywhere, `[default: …]`; two numbers only add something."""
+    command, context = main, click.Context(main)
+    for word in words:
+        command = command.get_command(context, word)  # type: ignore[attr-defined, assignment]
+    numbers = [
+        option
+        for option in command.params
+        if isinstance(option, click.Option)
+        and isinstance(option.type, click.types.IntParamType | click.types.FloatParamType)
+    ]
+    optional = {"validate": {"ranks"}, "analyze": {"peak_tflops"}}.get(" ".join(words), set())
+    assert {option.name for option in numbers if not option.show_default} == optional
 
 
 @pytest.mark.parametrize("name", COMMANDS)

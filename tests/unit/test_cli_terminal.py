@@ -6,14 +6,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from job_text import write_job
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from hpcpipe.cli import main
-from hpcpipe.cli.terminal import COLUMNS_VARIABLE, make_console
+from hpcpipe.cli.terminal import COLUMNS_VARIABLE, make_console, print_table, say, suggest
 
 ROOT = Path(__file__).parents[2]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
@@ -108,3 +114,98 @@ def test_a_width_that_is_none_is_left_out(monkeypatch):
     for word in ("abc", "-5", "0", ""):
         monkeypatch.setenv(COLUMNS_VARIABLE, word)
         assert make_console().width == 100
+
+
+WORD = st.text("abcdefgh", min_size=1, max_size=9)
+HEADING = st.lists(WORD, min_size=1, max_size=4).map(" ".join)
+
+
+@given(columns=st.integers(24, 90), headings=st.lists(HEADING, min_size=2, max_size=9), data=st.data())
+def test_a_table_keeps_every_cell_whole_on_any_terminal(columns, headings, data):
+    """The first column stands beside every figure, and no line is wider than the terminal."""
+    rows = [[data.draw(WORD) for _ in headings] for _ in range(3)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(force_terminal=True, width=columns, record=True, file=StringIO())
+    print_table(console, table)
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= columns for line in lines)
+    body = [line.split() for line in lines]
+    for row in rows:
+        beside = [line[1:] for line in body if line[:1] == row[:1]]
+        for cell in row[1:]:
+            assert any(cell in line for line in beside)
+
+
+def test_a_sentence_is_folded_between_words_and_a_command_that_can_be_copied_never(monkeypatch, capsys):
+    path = "/scratch/a/very/long/path/of/a/run/that/has/no/room/on/one/line/of/this/terminal"
+    say(f"one two three four five six seven eight {path}")
+    assert capsys.readouterr().out.count("\n") == 1
+    monkeypatch.setenv(COLUMNS_VARIABLE, "40")
+    say(f"one two three four five six seven eight {path}")
+    assert capsys.readouterr().out == f"one two three four five six seven eight\n{path}\n"
+    suggest("to train it", "run", f"{path}/job.toml", overrides=['job.name="a b"'])
+    command = f"hpcpipe run {path}/job.toml --set 'job.name=\"a b\"'"
+    assert capsys.readouterr().out == f"to train it:\n  {command}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["simulate JOB --plot", "tune JOB --plot", "bench preempted --plot", "analyze JOB --plot", "analyze JOB --html"],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    command = [str(write_job(tmp_path)) if word == "JOB" else word for word in words.split()]
+    result = CliRunner().invoke(main, [*command, "nowhere/x.png"])
+    assert result.exit_code == 2
+    assert "nowhere/x.png: cannot be written: there is no folder nowhere; make it first" in result.stderr
+    if command[-1] == "--plot":
+        result = CliRunner().invoke(main, [*command, "x.jpg"])
+        assert result.exit_code == 2
+        assert "x.jpg: cannot draw a .jpg; use .png or .svg" in result.stderr
+
+
+def test_a_picture_of_no_known_name_is_refused(tmp_path):
+    result = CliRunner().invoke(main, ["analyze", str(tmp_path), "--plot", "gant:x.png"])
+    assert result.exit_code == 2
+    assert "there is no picture gant; there are gantt, classes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["simulate", "--compare", "bf,1f1b:k=2"], "--compare 1f1b:k=2"),
+        (["simulate", "--set", "job.steps=4", "--compare", "1f1b:k=2"], "--compare 1f1b:k=2"),
+        (["submit", "--dry-run", "--sweep", "optimizer.lr=1,-1"], "--sweep optimizer.lr=-1"),
+    ],
+)
+def test_a_fault_of_a_setting_that_an_option_stands_for_names_the_option(tmp_path, words, option):
+    result = CliRunner().invoke(main, [words[0], str(write_job(tmp_path)), *words[1:]])
+    assert result.exit_code == 2
+    assert f"--> {option}\n" in result.stderr
+
+
+def test_ctrl_c_ends_a_command_with_130_and_a_sentence(monkeypatch, tmp_path):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcpipe.job.load_job", interrupt)
+    result = CliRunner().invoke(main, ["validate", str(write_job(tmp_path))])
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "hpcpipe: interrupted; the same command starts anew"
+
+
+@pytest.mark.parametrize("words", [["--rate", "5gbit"], ["--model", "gpt-9"], ["--ranks", "1"]])
+def test_a_wrong_choice_of_a_benchmark_ends_with_2(words):
+    result = CliRunner().invoke(main, ["bench", "dataparallel", *words])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("hpcpipe: ")
+
+
+def test_an_option_that_a_benchmark_does_not_take_is_answered_with_those_that_it_takes():
+    result = CliRunner().invoke(main, ["bench", "paper-rrfp", "--ranks", "2"])
+    assert result.exit_code == 2
+    assert "does not take --ranks; it takes --steps" in result.stderr
