@@ -19,15 +19,12 @@ class PinnedPool:
     ----------
     allocations
         How often memory had to be made; in a steady state this stays as it is.
-    allocated_bytes
-        How much has been made, all of which is kept.
     """
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
         self._idle: dict[int, list[Any]] = {}
         self.allocations = 0
-        self.allocated_bytes = 0
 
     def take(self, num_bytes: int, user: object) -> Any:
         """Return `num_bytes` of pinned memory for as long as `user` exists.
@@ -41,7 +38,6 @@ class PinnedPool:
         else:
             block = self._allocate(size)
             self.allocations += 1
-            self.allocated_bytes += size
         weakref.finalize(user, idle.append, block).atexit = False
         return block[:num_bytes]
 
