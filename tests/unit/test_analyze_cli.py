@@ -125,8 +125,8 @@ def test_another_kind_of_picture_is_refused(run: Path, tmp_path: Path) -> None:
     assert "use .png or .svg" in refused(call(run, "--plot", tmp_path / "a.pdf"))
 
 
-def test_a_picture_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -> None:
-    assert "cannot be written" in refused(call(run, "--plot", tmp_path / "absent" / "a.png"))
+def test_a_picture_in_a_folder_that_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
+    assert "there is no folder" in refused(call(run, "--plot", tmp_path / "absent" / "a.png"))
 
 
 def test_a_picture_of_two_runs_is_refused(run: Path, tmp_path: Path) -> None:
