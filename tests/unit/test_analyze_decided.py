@@ -49,8 +49,8 @@ def test_the_report_shows_what_changed_something_and_json_has_all(tmp_path: Path
 
 
 def test_a_run_that_decided_nothing_says_nothing_of_it(tmp_path: Path) -> None:
-    folder = _run(tmp_path, ())
-    assert "decided" not in _analyze(folder)
+    folder = _run(tmp_path / "run", ())
+    assert "what the run decided on the way" not in _analyze(folder)
     assert json.loads(_analyze(folder, "--json"))["decisions"] == []
 
 

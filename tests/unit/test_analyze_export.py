@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(run: Path, tm
     path = tmp_path / "absent" / "a.json"
     result = CliRunner().invoke(analyze, [str(run), option, str(path)])
     assert result.exit_code == 2
-    assert f"{path}: cannot be written: No such file" in result.stderr
+    assert f"{path}: cannot be written: there is no folder {path.parent}" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -9,6 +9,7 @@ import pytest
 CODE = """
 import os, signal, sys, time
 from hpcpipe.cluster.starting import explained
+os.environ["PATH"] = sys.argv[3]
 with explained("it was ended", while_it_lasts="it takes long", patience_s=float(sys.argv[2])):
     if sys.argv[1] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -28,13 +29,12 @@ print("it works", file=sys.stderr)
     ],
 )
 def test_what_is_said_of_a_start_is_what_became_of_it(what: str, patience_s: float, said: list[str]) -> None:
-    command = [sys.executable, "-c", CODE, what, str(patience_s)]
+    command = [sys.executable, "-c", CODE, what, str(patience_s), os.environ["PATH"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines() == said
 
 
 def test_nothing_wrong_is_said_where_the_path_leads_to_no_tools() -> None:
-    command = [sys.executable, "-c", CODE, "well", "60"]
-    environ = {**os.environ, "PATH": "/nowhere"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", CODE, "well", "60", "/nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines() == ["it works"]

@@ -146,8 +146,8 @@ def test_both_ends_of_an_edge_agree_on_its_slots_from_the_second_step_after_on()
         end.note(3, 4000)
     assert [sender.at(step) for step in (3, 4)] == [100, 100]
     assert sender.at(5) == receiver.at(9) >= 5000
-    assert sender.size <= 5000 * 9 / 8
-    sender.note(5, sender.size + 1)
+    assert sender.at(5) <= 5000 * 9 / 8
+    sender.note(5, sender.at(5) + 1)
     assert sender.at(6) < sender.at(7)
 
 
