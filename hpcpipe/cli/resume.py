@@ -4,6 +4,7 @@ Here are the words; what makes a checkpoint usable is checkpoint/'s.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,10 @@ def find_alone(job: Job, request: str | None, run_directory: Path | None) -> Res
     try:
         found = _candidates(job, request, run_directory)
         chosen = choose(job, found, read=lambda folder: judge(job, folder), warn=_warn)
+        _begin_anew_or_refuse(request, chosen, say)
     except CheckpointError as error:
         say(f"hpcpipe: {error}; nothing was started", err=True)
         sys.exit(ExitCode.INPUT)
-    _say_if_none(request, chosen)
     return chosen
 
 
@@ -55,8 +56,7 @@ def find_together(job: Job, request: str | None, run_directory: Path | None, wor
     else:
         warn = _warn if world.rank == 0 else lambda _: None
         chosen = choose_together(job, [Path(path) for path in found], world=world, warn=warn)
-    if world.rank == 0:
-        _say_if_none(request, chosen)
+    _begin_anew_or_refuse(request, chosen, say if world.rank == 0 else lambda _: None)
     return chosen
 
 
@@ -86,6 +86,10 @@ def _warn(sentence: str) -> None:
     say(f"hpcpipe: warning: {sentence}", err=True)
 
 
-def _say_if_none(request: str | None, chosen: Resume | None) -> None:
-    if request == AUTO and chosen is None:
-        say("there is no checkpoint to go on from: the training begins with the first step")
+def _begin_anew_or_refuse(request: str | None, chosen: Resume | None, tell: Callable[[str], None]) -> None:
+    """Say that the training begins anew, or refuse to where checkpoints of a user's choice were to be gone on from."""
+    if chosen is not None or request is None:
+        return
+    if request != AUTO:
+        raise CheckpointError(f"no checkpoint of {request} can be used")
+    tell("there is no checkpoint to go on from: the training begins with the first step")

@@ -241,6 +241,10 @@ def test_a_spoiled_checkpoint_is_refused_by_name_and_auto_takes_the_one_before(t
     other = hpcpipe("run", QUICKSTART, "--resume", before, *options(40, "model.dim=32"), cwd=tmp_path)
     assert other.returncode == 2
     assert "[model] dim = 16, the job has 32" in other.stderr
+    none = hpcpipe("run", QUICKSTART, "--resume", "here", *options(40, "model.dim=32"), cwd=tmp_path)
+    assert none.returncode == 2
+    assert "no checkpoint of here can be used; nothing was started" in none.stderr
+    assert not (tmp_path / "runs").exists()
     auto = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--resume", "auto", *options(40), cwd=tmp_path)
     assert auto.returncode == 0, auto.stderr
     assert f"warning: {spoiled.parent} cannot be used: {spoiled.name} is damaged" in auto.stderr
