@@ -5,9 +5,11 @@ A stage builds only its own layers; the whole model never exists in one place un
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from hpcpipe.models.tensor_parallel import Slices
 from hpcpipe.plan import Placement, balanced_split, derive_seed, even_stages
@@ -103,13 +105,31 @@ def ties_of(layers: Sequence[Layer]) -> dict[str, list[tuple[int, str]]]:
 
 def outline(layers: Sequence[Layer], which: range) -> list[nn.Module]:
     """Return some of the layers with shapes and no memory, for counting; nothing is drawn or loaded."""
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         return [layers[index].build() for index in which]
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors without memory as they are where first values would be drawn into them.
+
+    Without it torch imports its compiler, a second or more, to draw nothing.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function, unless it would fill a tensor without memory."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init" or func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
 
 
 def _build(layer: Layer, seed: int, slices: Slices | None) -> nn.Module:
     if layer.load is not None:
-        with torch.device("meta"):  # nothing is drawn that would be overwritten
+        with torch.device("meta"), _Undrawn():  # nothing is drawn that would be overwritten
             module = layer.build()
         layer.load(module.to_empty(device="cpu"))
         return _cut_out(layer, module, slices)

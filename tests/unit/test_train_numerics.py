@@ -136,7 +136,9 @@ def test_state_that_is_there_from_the_beginning_changes_no_bit(tmp_path, setting
 UPDATES = """
 import sys, torch
 from hpcpipe.job import load_job
+from hpcpipe.train import Layout
 from hpcpipe.train.optimizer import make_optimizer
+assert Layout.of(load_job(sys.argv[1])).num_parameters(0) > 0
 for name in ("adamw", "adam", "sgd"):
     parameter = torch.nn.Parameter(torch.zeros(2))
     optimizer = make_optimizer(load_job(sys.argv[1], [f"optimizer.name={name}"]), parameter, True)
@@ -147,7 +149,7 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
-def test_updates_do_not_import_torchs_compiler(tmp_path):
+def test_counting_parameters_and_updating_them_does_not_import_torchs_compiler(tmp_path):
     """Every rank of every run would pay for it before its first step."""
     (tmp_path / "corpus.txt").write_bytes(b"x" * 1000)
     (tmp_path / "job.toml").write_text(VALID)
