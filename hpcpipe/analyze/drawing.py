@@ -31,12 +31,18 @@ def can_draw() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def check_suffix(path: Path) -> None:
-    """Raise AnalysisError unless the file's name says that it is PNG or SVG."""
+def check_picture(path: Path) -> None:
+    """Raise AnalysisError unless a picture can be drawn here, and the file's name says that it is PNG or SVG."""
     if path.suffix.lower() not in _SUFFIXES:
         raise AnalysisError(
             f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {' or '.join(_SUFFIXES)}"
         )
+    _require_matplotlib()
+
+
+def _require_matplotlib() -> None:
+    if not can_draw():
+        raise AnalysisError(MISSING)
 
 
 @contextmanager
@@ -48,8 +54,7 @@ def drawing(salt: str, more: Mapping[str, Any] | None = None) -> Iterator[None]:
     AnalysisError
         matplotlib is not installed.
     """
-    if not can_draw():
-        raise AnalysisError(MISSING)
+    _require_matplotlib()
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {**_SETTINGS, "svg.hashsalt": salt, **(more or {})}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpipe.analyze.describe import title
-from hpcpipe.analyze.drawing import check_suffix, drawing, save
+from hpcpipe.analyze.drawing import check_picture, drawing, save
 from hpcpipe.analyze.nodes import RankPart
 from hpcpipe.analyze.palette import COLLECTIVES, TASKS, WAITS, Look
 from hpcpipe.analyze.rows import Rows
@@ -83,7 +83,7 @@ def plot_gantt(
         The file cannot be written.
     """
     path = Path(path)
-    check_suffix(path)
+    check_picture(path)
     windows, ranks = make_windows(run, steps)
     with drawing("hpcpipe", {"axes.spines.left": False}):
         from matplotlib.backends.backend_agg import FigureCanvasAgg

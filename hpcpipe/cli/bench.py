@@ -11,7 +11,7 @@ import click
 
 from hpcpipe.bench import BENCHES
 from hpcpipe.bench.ranks import CannotRunError
-from hpcpipe.cli.output_file import PICTURE, OutputFile
+from hpcpipe.cli.output_file import Picture
 
 if TYPE_CHECKING:
     from hpcpipe.bench.table import BenchTable, Cell, Column
@@ -54,9 +54,7 @@ _LIST = "\b\nBenchmarks:\n" + "\n".join(f"  {name:<18}{line}" for name, (_, line
 )
 @click.option("--quick", is_flag=True, help="Fewer rows, for benchmarks that have many.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of what is drawn.", show_default=_OWN)
-@click.option(
-    "--plot", type=OutputFile(PICTURE), metavar="FILE", help="Draw the course of it too, .png or .svg (preempted)."
-)
+@click.option("--plot", type=Picture(), metavar="FILE", help="Draw the course of it too, .png or .svg (preempted).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def bench(
     name: str,

@@ -1,28 +1,37 @@
 """Options that name a file to write: refused before any work is done where it cannot be written."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-PICTURE = (".png", ".svg")
-
 
 class OutputFile(click.Path):
-    """A file to write: no folder itself, in a folder that is there, with one of the suffixes, if some are given."""
+    """A file to write, no folder itself, in a folder that is there."""
 
-    def __init__(self, suffixes: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
-        self._suffixes = suffixes
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path."""
         path = Path(super().convert(value, param, ctx))  # type: ignore[arg-type]
-        if self._suffixes and path.suffix.lower() not in self._suffixes:
-            known = " or ".join(self._suffixes)
-            self.fail(f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {known}", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"{path}: cannot be written: there is no folder {path.parent}; make it first", param, ctx)
+        return path
+
+
+class Picture(OutputFile):
+    """A picture to draw, where pictures of its kind can be drawn."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        from hpcpipe.analyze import AnalysisError
+        from hpcpipe.analyze.drawing import check_picture
+
+        path = super().convert(value, param, ctx)
+        try:
+            check_picture(path)
+        except AnalysisError as error:
+            self.fail(str(error), param, ctx)
         return path
 
 
@@ -38,10 +47,6 @@ class NamedPicture(click.ParamType):
         picture, path = split_name(value)
         first, colon, _ = value.partition(":")
         if colon and first not in PICTURES and "/" not in first:
-            self.fail(
-                f"{value}: there is no picture {first}; there are {', '.join(PICTURES)}",
-                param,
-                ctx,
-            )
-        OutputFile(PICTURE).convert(path, param, ctx)
+            self.fail(f"{value}: there is no picture {first}; there are {', '.join(PICTURES)}", param, ctx)
+        Picture().convert(path, param, ctx)
         return f"{picture}:{path}"

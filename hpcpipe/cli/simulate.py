@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcpipe.cli.output_file import PICTURE, OutputFile
+from hpcpipe.cli.output_file import Picture
 from hpcpipe.cli.terminal import refuse, say, suggest
 from hpcpipe.exit_code import ExitCode
 
@@ -58,7 +58,7 @@ COMPARE_HELP = (
 )
 @click.option(
     "--plot",
-    type=OutputFile(PICTURE),
+    type=Picture(),
     metavar="FILE",
     help="Draw a Gantt chart of each schedule (.png or .svg).",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcpipe.cli.output_file import PICTURE, OutputFile
+from hpcpipe.cli.output_file import Picture
 from hpcpipe.cli.terminal import refuse, say, suggest
 from hpcpipe.exit_code import ExitCode
 
@@ -55,7 +55,7 @@ _KFKB = ('schedule.hint="kfkb"', 'schedule.in_flight="equal-memory"', 'schedule.
 @click.option("--force", is_flag=True, help="Write over a copy that is there.")
 @click.option("--why", is_flag=True, help="Say why the others were left out.")
 @click.option("--all", "everything", is_flag=True, help="Show all candidates, and with --why all others.")
-@click.option("--plot", type=OutputFile(PICTURE), metavar="FILE", help="Draw the candidates (.png or .svg).")
+@click.option("--plot", type=Picture(), metavar="FILE", help="Draw the candidates (.png or .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def tune(
     job_file: Path,

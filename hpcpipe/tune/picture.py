@@ -5,7 +5,6 @@ from typing import Any
 
 from hpcpipe.tune.offline import Line, Tuning
 
-SUFFIXES = (".png", ".svg")
 BLUE, SKY, VERMILION, GREY = "#0072B2", "#56B4E9", "#D55E00", "#999999"
 """Of Okabe and Ito, safe for the colour-blind."""
 
@@ -18,13 +17,9 @@ def draw(tuning: Tuning, path: Path, *, title: str, limit: int | None = None) ->
 
     Raises
     ------
-    ValueError
-        Another suffix.
     OSError
         The file cannot be written.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path}: cannot draw a {path.suffix or 'file without suffix'}; use {' or '.join(SUFFIXES)}")
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

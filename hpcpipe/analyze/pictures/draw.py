@@ -3,7 +3,7 @@
 from io import BytesIO
 from pathlib import Path
 
-from hpcpipe.analyze.drawing import check_suffix, drawing, save
+from hpcpipe.analyze.drawing import check_picture, drawing, save
 from hpcpipe.analyze.gantt import plot_gantt
 from hpcpipe.analyze.pictures.charts import CHARTS, Subject
 from hpcpipe.analyze.windows import StepChoice
@@ -31,7 +31,7 @@ def draw_picture(run: RunLog, name: str, path: Path, subject: Subject | None, st
     if name == "gantt" or subject is None:
         plot_gantt(run, path, steps)
         return
-    check_suffix(path)
+    check_picture(path)
     with drawing(f"hpcpipe-{name}"):
         save(CHARTS[name].draw(subject), path, path.suffix.lower()[1:])
 
