@@ -14,7 +14,7 @@ MEANINGS = {
         "stopped by a signal, all ranks after the same step",
         "`hpcpipe run --resume auto`, or a requeue",
     ),
-    ExitCode.INTERRUPTED: ("interrupted by Ctrl-C", "the same command again; `run` names the last checkpoint, if any"),
+    ExitCode.INTERRUPTED: ("interrupted by Ctrl-C", "the same command again; `run` says how to resume"),
 }
 HEAD = """\
 # Exit codes and errors

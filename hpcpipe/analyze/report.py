@@ -160,7 +160,7 @@ def _path(report: Report) -> RenderableType:
     if report.path_edges:
         edges = (f"{_edge(*edge)}: {ns / report.wall_ns:.1%}" for edge, ns in _largest(report.path_edges))
         lines.append(f"by edge   {', '.join(edges)}")
-    return Group("critical path: what set the time of the steps", table, Padding("\n".join(lines), (0, 0, 1, 1)))
+    return Group("critical path: what set the time of the steps", table, Padding(Text("\n".join(lines)), (0, 0, 1, 1)))
 
 
 def _edge(one: int, two: int) -> str:

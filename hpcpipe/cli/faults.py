@@ -3,26 +3,26 @@
 It must not know what can be wrong.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
-from hpcpipe.cli.terminal import fill_words
+from hpcpipe.cli.terminal import fill_words, make_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hpcpipe.job import Fault
 
 ELLIPSIS = "…"
 TAB = "    "
 
 
-def print_faults(faults: "Sequence[Fault]", console: Console | None = None) -> None:
+def print_faults(faults: "Sequence[Fault]", console: "Console | None" = None) -> None:
     """Print the faults and their number to stderr."""
-    console = console or Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    console = console or make_console(stderr=True, highlight=False, soft_wrap=True)
     width = max(console.width if console.is_terminal else 100, 40)
     for fault in faults:
         _print(fault, console, width)
@@ -33,14 +33,14 @@ def print_faults(faults: "Sequence[Fault]", console: Console | None = None) -> N
 
 def print_warnings(warnings: "Sequence[Fault]") -> None:
     """Print what is allowed and yet known to be slow to stderr."""
-    console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    console = make_console(stderr=True, highlight=False, soft_wrap=True)
     width = max(console.width if console.is_terminal else 100, 40)
     for warning in warnings:
         _print(warning, console, width, label=("warning", "bold yellow"))
         console.print()
 
 
-def _print(fault: "Fault", console: Console, width: int, label: tuple[str, str] = ("error", "bold red")) -> None:
+def _print(fault: "Fault", console: "Console", width: int, label: tuple[str, str] = ("error", "bold red")) -> None:
     margin = " " * len(str(fault.line))
     console.print(Text.assemble(label, (_folded(fault.message, console, len(label[0]) + 2), "bold")))
     console.print(Text.assemble((f"{margin}--> ", "bold blue"), _place(fault)))
@@ -55,7 +55,7 @@ def _print(fault: "Fault", console: Console, width: int, label: tuple[str, str] 
         console.print(Text.assemble((f"{margin} = ", "bold blue"), ("help", "bold cyan"), words))
 
 
-def _folded(text: str, console: Console, column: int) -> str:
+def _folded(text: str, console: "Console", column: int) -> str:
     """Return `: text`, which begins its words at a column and goes on there on further lines of a terminal."""
     text = _visible(text)
     if not console.is_terminal:

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from hpcpipe.analyze import plot_gantt, render_text, summarize
 from hpcpipe.analyze.drawing import MISSING, can_draw
-from hpcpipe.cli.terminal import make_console, suggest
+from hpcpipe.cli.terminal import file_console, make_console, say, suggest
 from hpcpipe.events import open_run
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job.run_directory import write_whole
@@ -23,41 +23,39 @@ _PICTURED_STEPS = 2
 
 def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool) -> None:
     """Write `report.txt` and the pictures, and print the same to the terminal unless quiet."""
-    console = make_console()
     if not quiet:
         emulated = job.device.kind == "emulated"
         loss = "" if emulated else f"loss from {outcome.first_loss:.4f} to {outcome.last_loss:.4f} in "
         done = outcome.steps - outcome.first_step
         after = f" after the first {outcome.first_step}" if outcome.first_step else ""
-        console.print(f"{loss}{done} {'emulated ' if emulated else ''}steps{after}", highlight=False)
+        say(f"{loss}{done} {'emulated ' if emulated else ''}steps{after}")
         if outcome.evaluations:
-            console.print(_evaluations(outcome), highlight=False)
+            say(_evaluations(outcome))
     if outcome.diverged:
-        console.print(f"{outcome.diverged}: stopped on all ranks; try a smaller lr", soft_wrap=True, highlight=False)
+        say(f"{outcome.diverged}: stopped on all ranks; try a smaller lr")
     elif outcome.exit_code == ExitCode.DIVERGED:
-        console.print(
-            f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr"
-        )
+        say(f"the loss is not a number any more at step {outcome.steps - 1}: stopped on all ranks; try a smaller lr")
     if outcome.stopped_by:
-        console.print(
+        say(
             f"stopped on all ranks after step {outcome.steps} of {job.run.steps} by {outcome.stopped_by}; "
-            f"{_how_to_go_on(job, outcome)}",
-            soft_wrap=True,
-            highlight=False,
+            f"{_how_to_go_on(job, outcome)}"
         )
     if job.events.on:
+        console = make_console()
         try:
             with _drawing(console, quiet=quiet):
                 table = _report(outcome, directory)
             if not quiet:
-                _print_report(table, directory, console)
+                console.print(table)
+                _print_places(directory)
         except Exception as error:  # the training is done and saved; nothing here may make it look failed
-            console.print(f"the report could not be made ({error}); try `hpcpipe analyze {directory}`", soft_wrap=True)
-    if not quiet and outcome.checkpoint is not None:
-        console.print(f"checkpoint     {outcome.checkpoint}", soft_wrap=True, highlight=False)
-    if not quiet:
-        console.print(f"run directory  {directory}", soft_wrap=True, highlight=False)
-    if not quiet and job.events.on:
+            say(f"the report could not be made ({error}); try `hpcpipe analyze {directory}`")
+    if quiet:
+        return
+    if outcome.checkpoint is not None:
+        print(f"checkpoint     {outcome.checkpoint}", flush=True)
+    print(f"run directory  {directory}", flush=True)
+    if job.events.on:
         suggest("to see more", "analyze", directory, "--html", "page.html")
 
 
@@ -72,7 +70,7 @@ def _how_to_go_on(job: "Job", outcome: Outcome) -> str:
         return "no checkpoint is configured, so a new start begins with the first step"
     if outcome.checkpoint is None:
         return "there is no checkpoint, so a new start begins with the first step"
-    return f"to go on: --resume {outcome.checkpoint} (a requeued job does so by itself)"
+    return f"to resume: --resume {outcome.checkpoint} (a requeued job does so by itself)"
 
 
 def _drawing(console: Console, *, quiet: bool) -> AbstractContextManager[object]:
@@ -86,7 +84,7 @@ def _report(outcome: Outcome, directory: Path) -> RenderableType:
     run = open_run(directory)
     table = render_text(summarize(run))
     text = StringIO()
-    Console(file=text, width=100).print(table)
+    file_console(text).print(table)
     if outcome.evaluations:
         text.write(_evaluations(outcome) + "\n")
     write_whole(directory / "report.txt", text.getvalue())
@@ -101,8 +99,7 @@ def _pictures(directory: Path) -> list[Path]:
     return [directory / "gantt.png", directory / "gantt.svg"]
 
 
-def _print_report(table: RenderableType, directory: Path, console: Console) -> None:
-    console.print(table)
-    console.print(f"event log      {directory / 'events'}", soft_wrap=True, highlight=False)
+def _print_places(directory: Path) -> None:
+    print(f"event log      {directory / 'events'}", flush=True)
     drawn = "\n               ".join(map(str, _pictures(directory))) if can_draw() else f"none: {MISSING}"
-    console.print(f"pictures       {drawn}", soft_wrap=True, highlight=False, markup=False)
+    print(f"pictures       {drawn}", flush=True)

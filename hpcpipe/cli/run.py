@@ -111,8 +111,7 @@ def run(
         if speaks:
             leave_word(str(int(code)))
         sys.exit(code)
-    words = [str(job_file), *(word for override in overrides for word in ("--set", override))]
-    words += [] if replay is None else ["--replay", str(replay)]
+    words = [] if replay is None else ["--replay", str(replay)]
     from hpcpipe.cli.resume import find_alone, goes_on, is_done
     from hpcpipe.cli.start import start_ranks
 
@@ -120,4 +119,5 @@ def run(
     if is_done(job, start, speaks=True):
         sys.exit(ExitCode.DONE)
     words += [] if start is None else ["--resume", str(start.folder)]
-    sys.exit(start_ranks(job, words, run_dir, goes_on=goes_on(job, resume, run_dir, start), quiet=quiet))
+    continues = goes_on(job, resume, run_dir, start)
+    sys.exit(start_ranks(job, job_file, run_dir, overrides=overrides, words=words, goes_on=continues, quiet=quiet))

@@ -4,10 +4,11 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcpipe.checkpoint import FOLDER, list_steps
-from hpcpipe.cli.terminal import COLUMNS_VARIABLE, say, terminal_columns
+from hpcpipe.cli.terminal import COLUMNS_VARIABLE, say, suggest, terminal_columns
 from hpcpipe.cluster import environment
 from hpcpipe.cluster.launch import launch
 from hpcpipe.cluster.verdict import read_ranks
@@ -22,24 +23,33 @@ CLAIMED_VARIABLE = "HPCPIPE_CLAIMED"
 """Tells the ranks which run directory the process that starts them has claimed for them."""
 
 
-def start_ranks(job: Job, words: list[str], run_dir: Path | None, *, goes_on: bool = False, quiet: bool = False) -> int:
-    """Start the ranks of a job with the words of its command line, stay until they end, and return the exit code."""
+def start_ranks(
+    job: Job,
+    job_file: Path,
+    run_dir: Path | None,
+    *,
+    overrides: Sequence[str] = (),
+    words: Sequence[str] = (),
+    goes_on: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Start the ranks of a job, stay until they end, and return the exit code; `words` are further ones for `run`."""
     directory = make_directory(job, run_dir, goes_on=goes_on)
     if directory is None:
         return ExitCode.ENVIRONMENT
-    if quiet:
-        words = [*words, "--quiet"]
-    else:
+    if not quiet:
         number = job.parallel.ranks
         say(f"starting {number} {'rank' if number == 1 else 'ranks'} in {directory}; they load torch and MPI first")
     columns = terminal_columns()
-    command = [sys.executable, "-m", "hpcpipe", "run", *words, "--run-dir", str(directory)]
+    settings = [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "hpcpipe", "run", str(job_file), *settings, *words, "--run-dir", str(directory)]
+    command += ["--quiet"] if quiet else []
     extra = {CLAIMED_VARIABLE: str(directory)} | ({COLUMNS_VARIABLE: str(columns)} if columns else {})
     code = launch(command, job.parallel.ranks, directory, extra)
     if code == ExitCode.INTERRUPTED and not quiet:
         if list_steps(directory / FOLDER):
-            say("hpcpipe: interrupted; to go on from its last checkpoint:", err=True)
-            say(f"  hpcpipe run {words[0]} --resume {directory}", err=True)
+            what = "hpcpipe: interrupted; to resume from its last checkpoint"
+            suggest(what, "run", job_file, "--resume", directory, overrides=overrides, err=True)
         else:
             say("hpcpipe: interrupted before a checkpoint was written; the same command starts anew", err=True)
     return code

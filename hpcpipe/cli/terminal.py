@@ -5,6 +5,7 @@ is told of the terminal behind it.
 """
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from hpcpipe.exit_code import ExitCode
 
@@ -28,15 +29,13 @@ fill_words = partial(fill, break_long_words=False, break_on_hyphens=False)
 """textwrap's, with a path or an option in one piece, also where it is longer than a line."""
 
 _UNLIMITED = 10_000
+_FILE_COLUMNS = 100
+_FILLING = re.compile(r" +(?=\n)")
 
 
 def terminal_columns() -> int | None:
     """Return the width of the terminal, or None if there is none."""
-    from rich.console import Console
-
-    if columns := _told_columns():
-        return columns
-    console = Console()
+    console = make_console()
     return console.width if console.is_terminal else None
 
 
@@ -45,14 +44,39 @@ def _told_columns() -> int | None:
     return int(columns) or None if columns.isdecimal() else None
 
 
-def make_console(*, stderr: bool = False, highlight: bool = True) -> "Console":
-    """Return a console for the terminal, or for a file of 100 columns."""
+def make_console(*, stderr: bool = False, highlight: bool = True, soft_wrap: bool = False) -> "Console":
+    """Return a console for the terminal of a stream, or for a file of 100 columns.
+
+    With `soft_wrap` sentences are not folded in a file.
+    """
     from rich.console import Console
 
-    columns = terminal_columns()
-    if columns:
+    if columns := _told_columns():
         return Console(force_terminal=True, width=columns, stderr=stderr, highlight=highlight)
-    return Console(width=100, stderr=stderr, highlight=highlight)
+    console = Console(stderr=stderr, highlight=highlight)
+    return console if console.is_terminal else file_console(console.file, highlight=highlight, soft_wrap=soft_wrap)
+
+
+def file_console(file: IO[str], *, highlight: bool = True, soft_wrap: bool = False) -> "Console":
+    """Return a console for a file, whose lines end with their last sign."""
+    from rich.console import Console
+
+    trimmed = cast(IO[str], _Trimmed(file))
+    return Console(file=trimmed, width=_FILE_COLUMNS, highlight=highlight, soft_wrap=soft_wrap)
+
+
+class _Trimmed:
+    """A stream without the blanks with which rich fills lines, where it is given whole lines at a time."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_FILLING.sub("", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -67,16 +91,10 @@ def refuse(message: str, code: ExitCode = ExitCode.INPUT) -> NoReturn:
     sys.exit(code)
 
 
-def fold(text: str, stream: TextIO, *, indent: str = "") -> str:
-    """Return text whose lines fit the terminal of a stream, the further ones indented; in a file it stays as it is."""
+def fold(text: str, stream: TextIO) -> str:
+    """Return text whose lines fit the terminal of a stream; for a file it stays as it is."""
     columns = _columns_of(stream)
-    if columns is None:
-        return text
-    return "\n".join(_fill(line, columns, indent) for line in text.split("\n"))
-
-
-def _fill(line: str, columns: int, indent: str = "") -> str:
-    return fill_words(line, columns, subsequent_indent=indent)
+    return text if columns is None else "\n".join(fill_words(line, columns) for line in text.split("\n"))
 
 
 def _columns_of(stream: TextIO) -> int | None:
@@ -88,16 +106,21 @@ def _columns_of(stream: TextIO) -> int | None:
         return None
 
 
-def suggest(what: str, *words: object, overrides: Sequence[str] = ()) -> None:
-    """Print what can be done next: `what: hpcpipe …`, quoted and never folded, so it can be copied.
+def suggest(what: str, *words: object, overrides: Sequence[str] = (), err: bool = False) -> None:
+    """Print what can be done next: `what: hpcpipe …`, the command quoted and never folded, so it can be copied.
 
-    Where both have no room on a line of the terminal the command has its own.
+    Where both have no room on a line of the terminal the command has its own. Of overrides of one key the last counts.
     """
-    settings = (word for override in overrides for word in ("--set", override))
+    last = {override.partition("=")[0].strip(): override for override in overrides}
+    settings = (word for override in last.values() for word in ("--set", override))
     command = shlex.join(["hpcpipe", *map(str, words), *settings])
-    columns = _columns_of(sys.stdout)
-    apart = columns is not None and len(what) + 2 + len(command) > columns
-    print(f"{what}:\n  {command}" if apart else f"{what}: {command}", flush=True)
+    stream = sys.stderr if err else sys.stdout
+    columns = _columns_of(stream)
+    if columns is not None and len(what) + 2 + len(command) > columns:
+        say(f"{what}:", err=err)
+        print(f"  {command}", file=stream, flush=True)
+    else:
+        print(f"{what}: {command}", file=stream, flush=True)
 
 
 @contextmanager
@@ -144,13 +167,16 @@ def print_table(console: "Console", table: "Table", *, keys: int = 1) -> None:
     from rich.cells import cell_len
 
     if not console.is_terminal:
-        console.print(table, width=max(console.width, width_of(table, console)))
+        usual = console.width
+        console.width = max(usual, width_of(table, console))
+        console.print(table)
+        console.width = usual
         return
     if width_of(table, console) > console.width:
         for column in table.columns:
             heading = str(column.header)
             words = [*heading.split(), *(line for cell in column.cells for line in str(cell).splitlines())]
-            column.header = _fill(heading, max(map(cell_len, words), default=1))
+            column.header = fill_words(heading, max(map(cell_len, words), default=1))
             column.no_wrap = True
     for piece in _pieces(table, console, keys):
         console.print(piece)

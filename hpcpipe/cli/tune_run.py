@@ -29,7 +29,7 @@ def run_once(job: Job, grouping: Grouping, folder: Path, *, steps: int, warm_up:
     folder.mkdir()
     path = folder / "candidate.toml"
     path.write_text(short(with_grouping(job, grouping), steps + warm_up).to_toml(), encoding="utf-8")
-    code = start_ranks(job, [str(path)], folder / "run", quiet=True)
+    code = start_ranks(job, path, folder / "run", quiet=True)
     if code in _FAULTS:
         return None
     if code == ExitCode.INTERRUPTED:

@@ -18,8 +18,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hpcpipe.analyze import drawing
 from hpcpipe.cli import main
+from hpcpipe.cli.start import start_ranks
 from hpcpipe.cli.terminal import COLUMNS_VARIABLE, make_console, print_table, say, suggest
+from hpcpipe.exit_code import ExitCode
+from hpcpipe.job import load_job
 
 ROOT = Path(__file__).parents[2]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
@@ -110,6 +114,23 @@ def test_a_removed_current_folder_is_named(tmp_path):
     assert "the current folder has been removed" in found.stderr
 
 
+def test_lines_of_a_file_end_with_their_last_sign(tmp_path):
+    """rich fills lines to the width of their table or paragraph."""
+    job = str(ROOT / "jobs" / "kfkb_tuning.toml")
+    broken = write_job(tmp_path, "[model]\nkind = 7   \n")
+    for words, code in (
+        (["simulate", job, "--steps", "2"], 0),
+        (["run", job, "--dry-run"], 0),
+        (["bench", "gpu"], 0),
+        (["validate", str(broken)], 2),
+    ):
+        found = CliRunner().invoke(main, words)
+        assert found.exit_code == code, found.output
+        lines = found.output.splitlines()
+        assert len(lines) > 3
+        assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_a_width_that_is_none_is_left_out(monkeypatch):
     for word in ("abc", "-5", "0", ""):
         monkeypatch.setenv(COLUMNS_VARIABLE, word)
@@ -140,6 +161,19 @@ def test_a_table_keeps_every_cell_whole_on_any_terminal(columns, headings, data)
             assert any(cell in line for line in beside)
 
 
+def test_a_table_of_any_width_is_whole_in_a_file(capsys):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in range(30):
+        table.add_column(f"column {number}", no_wrap=True)
+    table.add_row(*(f"cell {number}" for number in range(30)))
+    console = make_console()
+    print_table(console, table)
+    headings, _, cells = filter(None, capsys.readouterr().out.splitlines())
+    assert re.split(" {2,}", headings.strip()) == [f"column {number}" for number in range(30)]
+    assert re.split(" {2,}", cells.strip()) == [f"cell {number}" for number in range(30)]
+    assert console.width == 100, "sentences are folded as before"
+
+
 def test_a_sentence_is_folded_between_words_and_a_command_that_can_be_copied_never(monkeypatch, capsys):
     path = "/scratch/a/very/long/path/of/a/run/that/has/no/room/on/one/line/of/this/terminal"
     say(f"one two three four five six seven eight {path}")
@@ -147,7 +181,7 @@ def test_a_sentence_is_folded_between_words_and_a_command_that_can_be_copied_nev
     monkeypatch.setenv(COLUMNS_VARIABLE, "40")
     say(f"one two three four five six seven eight {path}")
     assert capsys.readouterr().out == f"one two three four five six seven eight\n{path}\n"
-    suggest("to train it", "run", f"{path}/job.toml", overrides=['job.name="a b"'])
+    suggest("to train it", "run", f"{path}/job.toml", overrides=["job.name=c", 'job.name="a b"'])
     command = f"hpcpipe run {path}/job.toml --set 'job.name=\"a b\"'"
     assert capsys.readouterr().out == f"to train it:\n  {command}\n"
 
@@ -166,6 +200,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path, monk
         result = CliRunner().invoke(main, [*command, "x.jpg"])
         assert result.exit_code == 2
         assert "x.jpg: cannot draw a .jpg; use .png or .svg" in result.stderr
+
+
+def test_a_picture_without_matplotlib_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(drawing, "find_spec", lambda _name: None)
+    monkeypatch.setattr("hpcpipe.job.load_job", lambda *_, **__: pytest.fail("the work began"))
+    result = CliRunner().invoke(main, ["tune", str(write_job(tmp_path)), "--plot", str(tmp_path / "x.png")])
+    assert result.exit_code == 2
+    assert "pip install 'hpcpipe[plots]'" in " ".join(result.stderr.split())
 
 
 def test_a_picture_of_no_known_name_is_refused(tmp_path):
@@ -196,6 +238,23 @@ def test_ctrl_c_ends_a_command_with_130_and_a_sentence(monkeypatch, tmp_path):
     result = CliRunner().invoke(main, ["validate", str(write_job(tmp_path))])
     assert result.exit_code == 130
     assert result.stderr.strip() == "hpcpipe: interrupted; the same command starts anew"
+
+
+def test_an_interrupted_run_with_a_checkpoint_says_how_to_resume_with_the_settings_of_the_command(
+    monkeypatch, tmp_path, capsys
+):
+    path = write_job(tmp_path)
+
+    def interrupted(_command, _ranks, directory, _extra):
+        (step := directory / "checkpoints" / "step_00000004").mkdir(parents=True)
+        (step / "manifest.json").write_text("{}")
+        return ExitCode.INTERRUPTED
+
+    monkeypatch.setattr("hpcpipe.cli.start.launch", interrupted)
+    overrides = ["optimizer.lr=0.5", 'job.name="a b"']
+    assert start_ranks(load_job(path, overrides), path, tmp_path / "run", overrides=overrides) == ExitCode.INTERRUPTED
+    command = f"hpcpipe run {path} --resume {tmp_path / 'run'} --set optimizer.lr=0.5 --set 'job.name=\"a b\"'"
+    assert capsys.readouterr().err == f"hpcpipe: interrupted; to resume from its last checkpoint: {command}\n"
 
 
 @pytest.mark.parametrize("words", [["--rate", "5gbit"], ["--model", "gpt-9"], ["--ranks", "1"]])
