@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcpipe.analyze.prediction import Prediction
-from hpcpipe.analyze.suggestion import Suggestion
 from hpcpipe.analyze.words import NAME, SHORT
 from hpcpipe.cli.terminal import fullest, make_console, print_notes, print_table
 from hpcpipe.job import Job
@@ -18,11 +17,7 @@ _COLUMNS = 5
 
 
 def print_predictions(
-    baseline: Prediction,
-    shown: Sequence[Prediction],
-    assumptions: Sequence[str],
-    error: float | None,
-    suggestion: Suggestion | None,
+    baseline: Prediction, shown: Sequence[Prediction], assumptions: Sequence[str], error: float | None
 ) -> None:
     """Print the table; `error` is the simulation's relative error on the recorded run itself, where there is one."""
     console = make_console()
@@ -38,11 +33,6 @@ def print_predictions(
         if each.critical_path:
             parts = [f"{share:.0%} {kind}" for kind, share in list(each.critical_path.items())[:_COLUMNS]]
             console.print(Text(f"critical path of {each.name}: {', '.join(parts)}".replace("_", " "), style="dim"))
-    if suggestion is not None:
-        words = " ".join(f"--set {each}" for each in suggestion.settings)
-        gain = f"{suggestion.step_ns / 1e6:.2f} ms a step, {suggestion.speedup:.3f}x of {shown[0].name}"
-        words += f": {gain}, stash {suggestion.peak_stash:g}"
-        console.print(Text(f"suggestion: {words}"))
     if error is not None:
         assumptions = [
             *assumptions,

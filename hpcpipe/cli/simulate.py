@@ -85,7 +85,6 @@ def simulate(
     from hpcpipe.analyze.windows import AnalysisError
     from hpcpipe.api.predicting import is_analytic, record_run
     from hpcpipe.events import LogError
-    from hpcpipe.job import load_job
 
     jobs = _load(job_file, overrides, compare, ranks)
     from hpcpipe.cli.faults import print_warnings
@@ -110,14 +109,27 @@ def simulate(
 
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
-        from hpcpipe.cli.prediction import changes, print_predictions
+        from hpcpipe.cli.prediction import print_predictions
 
-        print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error, found.suggestion)
+        print_predictions(found.baseline, found.predictions, found.assumptions, found.own_error)
         for picture in pictures:
             say(f"picture {picture}")
-        best = min([*found.predictions, found.baseline], key=lambda each: each.step_ns)
-        settings = [*overrides, *changes(best.job, load_job(job_file, overrides))]
-        suggest(f"to train under {best.name}", "run", job_file, overrides=settings)
+        _suggest_the_fastest(found, job_file, overrides)
+
+
+def _suggest_the_fastest(found: "Simulation", job_file: Path, overrides: Sequence[str]) -> None:
+    """Print how to train under the suggestion, or under a schedule of the table where that is faster."""
+    from hpcpipe.cli.prediction import changes
+    from hpcpipe.job import load_job
+
+    own, suggestion = found.predictions[0], found.suggestion
+    best = min([*found.predictions, found.baseline], key=lambda each: each.step_ns)
+    what, job, more = f"to train under {best.name}", best.job, tuple[str, ...]()
+    if suggestion is not None and suggestion.step_ns <= best.step_ns:
+        gain = f"{suggestion.step_ns / 1e6:.2f} ms a step, {suggestion.speedup:.3f}x of {own.name}"
+        what, job, more = f"suggestion ({gain}, stash {suggestion.peak_stash:g})", own.job, suggestion.settings
+    settings = [*overrides, *changes(job, load_job(job_file, overrides)), *more]
+    suggest(what, "run", job_file, overrides=settings)
 
 
 def _load(job_file: Path, overrides: Sequence[str], compare: str, ranks: int | None) -> "list[Job]":

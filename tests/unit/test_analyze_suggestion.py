@@ -1,6 +1,7 @@
 """What `hpcpipe simulate` suggests follows from the times, and is predicted as if the job asked for it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,38 @@ def test_nothing_is_suggested_where_nothing_is_to_be_gained_or_something_else_ch
     assert predict(write_job(tmp_path, JOB, corpus=None), [STEADY, *settings]).suggestion is None
 
 
-def test_the_command_prints_it_with_its_gain_and_memory(tmp_path: Path) -> None:
+def test_the_command_ends_with_it_its_gain_and_memory_and_how_to_train_so(tmp_path: Path) -> None:
     job = str(write_job(tmp_path, JOB, corpus=None))
-    document = json.loads(CliRunner().invoke(simulate, [job, "--json"]).stdout)["suggestion"]
-    said = " ".join(CliRunner().invoke(simulate, [job]).stdout.split())
-    words = " ".join(f"--set {each}" for each in document["settings"])
-    assert f"suggestion: {words}: {document['step_ns'] / 1e6:.2f} ms a step, {document['speedup']:.3f}x of" in said
-    assert f"fixed 1f1b, stash {document['peak_stash']:g}" in said
+    usual = ["--set", "schedule.hint=1f1b", "--ranks", "2"]
+    document = json.loads(CliRunner().invoke(simulate, [job, *usual, "--json"]).stdout)["suggestion"]
+    last = CliRunner().invoke(simulate, [job, *usual]).stdout.splitlines()[-1]
+    gain = f"{document['step_ns'] / 1e6:.2f} ms a step, {document['speedup']:.3f}x of fixed 1f1b"
+    hint, *others = document["settings"]
+    words = " ".join(f"--set {each}" for each in (hint, "parallel.pipeline=2", *others))
+    assert last == f"suggestion ({gain}, stash {document['peak_stash']:g}): hpcpipe run {job} {words}"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ("--set schedule.hint=critical --set parallel.chunks=2", "schedule.hint=critical parallel.chunks=2"),
+        (
+            f"--set {NOISY} --compare gpipe:fixed,critical:in_flight=4x:stash=4x",
+            f"{NOISY} schedule.hint=critical schedule.dispatch=ready schedule.in_flight=4x schedule.stash=4x",
+        ),
+    ],
+    ids=["nothing to suggest", "a schedule of the table is faster"],
+)
+def test_where_nothing_is_faster_than_the_table_the_command_ends_with_the_fastest_of_it(
+    tmp_path: Path, options: str, settings: str
+) -> None:
+    job = str(write_job(tmp_path, JOB, corpus=None))
+    words = [job, *options.split()]
+    document = json.loads(CliRunner().invoke(simulate, [*words, "--json"]).stdout)
+    fastest = min(document["results"], key=lambda each: each["step_ns"])
+    if suggested := document["suggestion"]:
+        assert fastest["step_ns"] < suggested["step_ns"]
+    what, _, command = CliRunner().invoke(simulate, words).stdout.splitlines()[-1].partition(": ")
+    assert what.startswith(f"to train under {fastest['dispatch']} {fastest['hint']}")
+    wanted = [word for each in settings.split() for word in ("--set", each)]
+    assert shlex.split(command) == ["hpcpipe", "run", job, *wanted]
