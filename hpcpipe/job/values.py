@@ -5,7 +5,7 @@ A setting that may be a word, a number or a list has one validator here, so that
 
 import re
 from collections.abc import Callable
-from math import inf, isfinite
+from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
@@ -19,6 +19,7 @@ from hpcpipe.plan.sizes import SIZE
 
 LARGEST = 2**31 - 1  # step and micro-batch are 32-bit columns of the event log
 MOST_MS = 1e9
+MOST_MB = 1e9
 MULTIPLE = re.compile(r"[0-9]+(\.[0-9]+)?x")
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -142,10 +143,10 @@ def _of_stages(
 def _megabytes(value: Any) -> str | float:
     if value == "auto":
         return "auto"
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_MB:
         return float(value)
     raise wrong(
-        f'must be "auto" or a number above 0, got {describe(value)}',
+        f'must be "auto" or a number above 0 and at most {MOST_MB:g}, got {describe(value)}',
         "for example 4.0: buckets of 4 MB (10^6 bytes)",
     )
 
