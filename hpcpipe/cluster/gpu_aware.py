@@ -74,7 +74,7 @@ def try_out(job: "Job", given: World) -> GpuAware | None:
     found = ask("device", timeout_s=_TRIAL_S)
     if "skipped" in found:
         return None
-    if keys := _nccl_of(job):
+    if keys := job.comm.by_nccl:
         # NVIDIA's guide to NCCL: MPI that moves GPU memory at the same time may wait for it, and it for MPI
         return GpuAware(False, f'[comm] {" and ".join(keys)} = "nccl", and both on GPU memory at once can deadlock')
     return decide(wanted, says(ask("mpi", timeout_s=_TRIAL_S)), found)
@@ -91,7 +91,7 @@ def decide_for_all(job: "Job", given: World, comm: "MPI.Intracomm") -> GpuAware 
 
 def nccl_without_gpus(job: "Job", found: GpuAware | None) -> str | None:
     """Return what is wrong where a job asks for NCCL and no rank has a GPU, or None."""
-    keys = _nccl_of(job)
+    keys = job.comm.by_nccl
     if not keys or found is not None:
         return None
     return (
@@ -100,13 +100,7 @@ def nccl_without_gpus(job: "Job", found: GpuAware | None) -> str | None:
     )
 
 
-def _nccl_of(job: "Job") -> list[str]:
-    comm = job.comm
-    named = (("dp_collectives", comm.dp_collectives), ("tp_collectives", comm.tp_collectives))
-    return [key for key, value in named if value == "nccl"]
-
-
 def _has_gpu_driver() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # GPUs are hidden from this run
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):  # GPUs are hidden from this run
         return False
     return any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))

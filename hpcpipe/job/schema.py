@@ -154,6 +154,11 @@ class Comm(Section):
     tp_collectives: Collectives = Field(default="mpi", description="what sums over the tensor slices of a stage")
 
     @property
+    def by_nccl(self) -> list[str]:
+        """The keys that ask for NCCL."""
+        return [key for key in ("dp_collectives", "tp_collectives") if getattr(self, key) == "nccl"]
+
+    @property
     def bucket_bytes(self) -> int | None:
         """The bytes of a bucket, at least one; None where the size of the stage decides."""
         return None if isinstance(self.bucket_mb, str) else max(1, int(self.bucket_mb * 1e6))

@@ -35,9 +35,7 @@ def backend_of(job: Job, device: Any) -> "Backend":
 
 def problem_with_nccl(job: Job, world: World) -> str:
     """Return why a job's NCCL cannot be used, by the lowest rank where it cannot (collective); empty for nothing."""
-    asked = (("dp_collectives", job.comm.dp_collectives), ("tp_collectives", job.comm.tp_collectives))
-    keys = [key for key, value in asked if value == "nccl"]
-    if not keys:
+    if not (keys := job.comm.by_nccl):
         return ""
     from hpcpipe.collective.nccl import NCCL_FIX, why_missing
 

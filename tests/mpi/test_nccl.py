@@ -10,6 +10,7 @@ from hpcpipe.collective import Group, nccl
 from hpcpipe.collective.backend import OnGpu
 from hpcpipe.collective.nccl import NcclBucket, NcclGroup, NcclMissingError
 from hpcpipe.collective.nccl_tensor import NcclTensorGroup
+from hpcpipe.job.schema import Comm
 from hpcpipe.runtime import World
 from hpcpipe.train.collectives import problem_with_nccl
 
@@ -77,7 +78,7 @@ def test_slices_sum_and_gather_on_the_stream_of_the_tasks_without_waiting(comm, 
 @pytest.mark.mpi(min_size=2)
 def test_a_job_for_nccl_is_told_before_it_begins_which_rank_lacks_it(comm, monkeypatch):
     world = World(comm)
-    job = SimpleNamespace(comm=SimpleNamespace(dp_collectives="nccl", tp_collectives="mpi"))
+    job = SimpleNamespace(comm=Comm(dp_collectives="nccl"))
     here = comm.rank == comm.size - 1
     monkeypatch.setattr(nccl, "_found", lambda: (None, "cupy finds no NCCL") if here else (object(), ""))
     problem = problem_with_nccl(job, world)
