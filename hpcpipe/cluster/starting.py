@@ -36,7 +36,7 @@ def explained(advice: str, *, while_it_lasts: str, patience_s: float = PATIENCE_
             ["/bin/sh", "-c", _WITNESS, "sh", advice, while_it_lasts, f"{patience_s:g}"],
             stdin=reader,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{os.defpath}"},  # it needs cat and timeout
+            env={**os.environ, "PATH": ":".join(filter(None, (os.environ.get("PATH"), os.defpath)))},  # cat, timeout
             start_new_session=True,
         )
     except OSError:  # then MPI's own words must do

@@ -11,7 +11,7 @@ from hpcpipe.cli import main
 from hpcpipe.job.schema import TABLES, VARIANTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MADE = [
     ROOT / "docs" / "assets" / "made",
     *(ROOT / "docs/reference" / f"{name}.md" for name in ("job-file", "commands", "exit-codes", "changelog")),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree
+from tempfile import TemporaryDirectory
 
 import h5py
 import numpy as np
@@ -313,19 +314,20 @@ def test_two_files_of_one_rank_are_not_merged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["events", "."])
-def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, closed: str) -> None:
-    run = tmp_path / "run"
-    write_run(run, Pipeline(stages=2, microbatches=2, forward=10, backward=20, order="gpipe", steps=2))
-    (run / closed).chmod(0)
+def test_a_folder_that_may_not_be_read_is_named(closed: str) -> None:
+    """Root may read all, so it becomes nobody; above tmp_path nobody else may look."""
     as_root = os.geteuid() == 0
-    if as_root:
-        for each in (*tmp_path.parents[:2], tmp_path):
-            each.chmod(0o755)
-        os.seteuid(65534)
-    try:
-        with pytest.raises(LogError, match="cannot be read: Permission denied"):
-            open_run(run)
-    finally:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        run = Path(folder) / "run"
+        write_run(run, Pipeline(stages=2, microbatches=2, forward=10, backward=20, order="gpipe", steps=2))
+        (run / closed).chmod(0)
         if as_root:
-            os.seteuid(0)
-        (run / closed).chmod(0o755)
+            os.seteuid(65534)
+        try:
+            with pytest.raises(LogError, match=f"{run / closed}: cannot be read: Permission denied"):
+                open_run(run)
+        finally:
+            if as_root:
+                os.seteuid(0)
+            (run / closed).chmod(0o755)
