@@ -109,7 +109,7 @@ def _refuse_another_training(found: Iterable[Path], job: Job) -> None:
             else:
                 return
     if problems:
-        raise CheckpointError(f"{problems[0]}, in another --run-dir")
+        raise CheckpointError(f"{problems[0]}; a new training needs another --run-dir")
 
 
 def _folders(path: Path) -> Iterator[Path]:

@@ -38,7 +38,7 @@ def checkpoint() -> None:
     """Look at checkpoints, check them, write them for other tools.
 
     A checkpoint is a folder with manifest.json and safetensors files named by layer and parameter, so a run of any
-    layout can go on from it: hpcpipe run JOB.toml --resume PATH.
+    layout can resume from it: hpcpipe run JOB.toml --resume PATH.
     """
 
 
@@ -189,7 +189,7 @@ def reshape(path: Path, folder: Path, pipeline: int, data: int, tensor: int) -> 
     except CheckpointError as error:
         refuse(str(error))
     say(f"{reader.folder}\n  -> {written}")
-    suggest("to go on from it", "run", "JOB.toml", "--resume", written)
+    suggest("to resume from it", "run", "JOB.toml", "--resume", written)
 
 
 def _refuse_folder(folder: Path, error: OSError) -> NoReturn:
@@ -199,10 +199,10 @@ def _refuse_folder(folder: Path, error: OSError) -> NoReturn:
 def _say_next(checkpoints: Sequence[dict[str, Any]]) -> None:
     good = [each["path"] for each in checkpoints if each["ok"]]
     if not good:
-        say("none of them can be gone on from; a run begins anew without --resume")
+        say("a run can resume from none of them; without --resume it begins anew")
         return
     which = "the newest" if len(good) == len(checkpoints) else "the newest good one"
-    suggest(f"to go on from {which}", "run", "JOB.toml", "--resume", good[0])
+    suggest(f"to resume from {which}", "run", "JOB.toml", "--resume", good[0])
 
 
 def _steps_at(path: Path) -> list[Path]:
@@ -274,7 +274,7 @@ def _print_described(each: dict[str, Any]) -> None:
     click.echo(f"  written    {each['created_utc'][:19]} UTC by {each['software']}")
     click.echo(
         f"  mesh       pipeline {mesh['pipeline']} x data {mesh['data']} x tensor {mesh['tensor']}, "
-        f"chunks {mesh['chunks']}; any other may go on"
+        f"chunks {mesh['chunks']}; any other may resume"
     )
     click.echo(f"  model      {each['elements']:,} elements in {each['tensors']} tensors of {each['layers']} layers")
     state = f" ({', '.join(each['state'])})" if each["state"] else ""

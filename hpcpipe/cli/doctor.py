@@ -82,4 +82,4 @@ def _print_report(checks: "list[Check]") -> None:
     if counts["fail"]:
         say("do what the arrows say, then call hpcpipe doctor again in the same way")
     else:
-        say("to go on: hpcpipe run JOB.toml")
+        say("to train: hpcpipe run JOB.toml")

@@ -92,4 +92,4 @@ def _begin_anew_or_refuse(request: str | None, chosen: Resume | None, tell: Call
         return
     if request != AUTO:
         raise CheckpointError(f"no checkpoint of {request} can be used")
-    tell("there is no checkpoint to go on from: the training begins with the first step")
+    tell("there is no checkpoint to resume from: the training begins with the first step")
