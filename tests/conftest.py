@@ -7,9 +7,10 @@ say in the end that they were not run.
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("hpcpipe", deadline=None, derandomize=True)
+_TIMED = [HealthCheck.too_slow]  # as the deadline is: what others compute on this machine is no fault of a test
+settings.register_profile("hpcpipe", deadline=None, derandomize=True, suppress_health_check=_TIMED)
 settings.load_profile("hpcpipe")
 
 _NOT_RUN = pytest.StashKey[int]()
