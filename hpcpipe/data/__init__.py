@@ -8,6 +8,7 @@ from hpcpipe.data.image_text import ImageTextOrder, ImageTextSource, image_text_
 from hpcpipe.data.order import Deal, Order, evaluation_deal, held_out
 from hpcpipe.data.own import OwnSource
 from hpcpipe.data.text import open_text
+from hpcpipe.data.tokenizer import open_tokenizer
 from hpcpipe.data.tokens import open_tokens
 from hpcpipe.data.windows import Windows
 
@@ -30,5 +31,6 @@ __all__ = [
     "held_out",
     "image_text_batches",
     "open_text",
+    "open_tokenizer",
     "open_tokens",
 ]

@@ -1,4 +1,4 @@
-"""What a set of image-text records holds, without decoding any image: where each lies, sizes of images and of texts.
+"""What a set of image-text records holds, without decoding any image: where each lies, image sizes, tokens of texts.
 
 Read once and kept in the user's cache folder, so that the next start need not open every image; it knows nothing of
 batches or models.
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpipe.data.image_scan import MARK, RecordError, records_of
+from hpcpipe.data.tokenizer import BYTES, Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 Integers = NDArray[np.int64]
 
 
@@ -32,8 +33,8 @@ class Index:
         By record: number of its file, and where there its text lies: a line of JSON, or a tar's member.
     is_json
         By record: whether that text is JSON.
-    text_bytes
-        By record: bytes of its text in UTF-8, without marks.
+    text_tokens
+        By record: tokens of its text, whose parts between the marks are tokenized by themselves.
     first
         Images of record r are first[r] to first[r + 1] - 1.
     width, height
@@ -46,7 +47,7 @@ class Index:
     begin: Integers
     size: Integers
     is_json: Integers
-    text_bytes: Integers
+    text_tokens: Integers
     first: Integers
     width: Integers
     height: Integers
@@ -73,7 +74,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return found
 
 
-def read_index(path: Path) -> Index:
+def read_index(path: Path, tokenizer: Tokenizer = BYTES) -> Index:
     """Return the index of a set of records, from the cache where that fits.
 
     Raises
@@ -84,39 +85,39 @@ def read_index(path: Path) -> Index:
         A record is wrong, or there is none.
     """
     files = files_of(path)
-    return _read_index(files, tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    return _read_index(files, tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files), tokenizer)
 
 
 @lru_cache(maxsize=4)
-def _read_index(files: tuple[Path, ...], state: tuple[tuple[int, int], ...]) -> Index:
-    named = json.dumps([FORMAT, [str(file.absolute()) for file in files], state]).encode()
+def _read_index(files: tuple[Path, ...], state: tuple[tuple[int, int], ...], tokenizer: Tokenizer) -> Index:
+    named = json.dumps([FORMAT, [str(file.absolute()) for file in files], state, tokenizer.digest]).encode()
     kept = _cache_folder() / f"{blake2b(named, digest_size=16).hexdigest()}.npz"
     if (index := _load(kept)) is None:
-        index = _scan(files)
+        index = _scan(files, tokenizer)
         _save(index, kept)
     return index
 
 
-def _scan(files: tuple[Path, ...]) -> Index:
+def _scan(files: tuple[Path, ...], tokenizer: Tokenizer) -> Index:
     rows: list[tuple[int, ...]] = []
     images: list[tuple[int, ...]] = []
     first = [0]
     for number, file in enumerate(files):
         for record in records_of(file):
-            text_bytes = len(record.text.replace(MARK, "").encode())
-            rows.append((number, *record.where, int(record.is_json), text_bytes))
+            text_tokens = sum(len(tokenizer.encode(part)) for part in record.text.split(MARK))
+            rows.append((number, *record.where, int(record.is_json), text_tokens))
             images += [(*size, *where) for size, where in zip(record.sizes, record.images, strict=True)]
             first.append(len(images))
     if not rows:
         raise RecordError(f"{', '.join(map(str, files))}: no record with a text in it")
-    source, begin, size, is_json, text_bytes = np.array(rows, dtype=np.int64).T
+    source, begin, size, is_json, text_tokens = np.array(rows, dtype=np.int64).T
     width, height, image_begin, image_size = np.array(images, dtype=np.int64).reshape(-1, 4).T
     return Index(
         source=source,
         begin=begin,
         size=size,
         is_json=is_json,
-        text_bytes=text_bytes,
+        text_tokens=text_tokens,
         first=np.array(first, dtype=np.int64),
         width=width,
         height=height,

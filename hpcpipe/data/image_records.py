@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from hpcpipe.data.image_file import Geometry, ImageError, patches_of
 from hpcpipe.data.image_index import Integers, files_of, read_index
 from hpcpipe.data.image_scan import MARK, RecordError, Where, parse_line, text_of
-
-BEGIN, END, VOCABULARY = 256, 257, 258
-"""Tokens before and behind a text, whose bytes are the others, and how many different ones there are."""
+from hpcpipe.data.tokenizer import BYTES, Tokenizer
 
 IMAGE = -1
 """Stands in a sequence for each token of an image."""
@@ -38,7 +36,8 @@ class Loads(NamedTuple):
 class ImageRecords:
     """The records of a file or folder, as a model with this geometry and context sees them.
 
-    A record is the sequence BEGIN, its images and text, END; the loss counts the bytes of the text and END.
+    A record is a begin, its images and text, and an end; the loss counts the tokens of the text and the end. Begin and
+    end are the two ids that follow those of the tokenizer.
 
     Raises
     ------
@@ -48,9 +47,10 @@ class ImageRecords:
         A record is wrong, an image larger than allowed, or a record longer than the context.
     """
 
-    def __init__(self, path: Path, geometry: Geometry, *, context: int) -> None:
+    def __init__(self, path: Path, geometry: Geometry, *, context: int, tokenizer: Tokenizer = BYTES) -> None:
         self._files = files_of(path)
-        self._index = index = read_index(path)
+        self._tokenizer = tokenizer
+        self._index = index = read_index(path, tokenizer)
         self._geometry = geometry
         self._opened: dict[int, int] = {}
         weakref.finalize(self, _close, self._opened)
@@ -59,7 +59,7 @@ class ImageRecords:
         self._rows, self._columns = geometry.grids(index.width, index.height)
         patches = self._rows * self._columns
         image_tokens = self._summed(patches // geometry.merge**2)
-        targets = index.text_bytes + 1
+        targets = index.text_tokens + 1
         tokens = targets + 1 + image_tokens
         self.loads = Loads(self._summed(patches), self._summed(patches**2), image_tokens, tokens, tokens**2, targets)
         self._check_lengths(context)
@@ -85,14 +85,15 @@ class ImageRecords:
             The file cannot be read, or has changed.
         """
         text, _ = self._text(record)
-        parts = [list(part.encode()) for part in text.split(MARK)]
+        parts = [self._tokenizer.encode(part) for part in text.split(MARK)]
         images = [[IMAGE] * (rows * columns // self._geometry.merge**2) for rows, columns in self.grids(record)]
         if len(parts) == 1:
             parts = [[]] * len(images) + parts
-        sequence = [BEGIN, *parts[0]]
+        begin, end = self._tokenizer.size, self._tokenizer.size + 1
+        sequence = [begin, *parts[0]]
         for image, part in zip(images, parts[1:], strict=True):
             sequence += image + part
-        sequence.append(END)
+        sequence.append(end)
         if len(sequence) != self.loads.tokens[record]:
             raise RecordError(f"{self.name(record)}: it has changed since it was indexed")
         return np.array(sequence, dtype=np.int64)

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from hpcpipe.data.tokenizer import Tokenizer, open_tokenizer
 from hpcpipe.data.tokens import Array, Row, open_bytes
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 PIECE = 1 << 20
 """Bytes of text that are tokenized together, to the next end of a line; no token spans two pieces."""
@@ -32,8 +30,8 @@ def open_text(path: Path, tokenizer: Path | None = None, *, cache: Path | None =
     Parameters
     ----------
     tokenizer
-        A tokenizer.json; None for bytes. The ids are those that it gives without the tokens that it adds around a
-        text; special tokens that are written in the text (such as <|endoftext|> between documents) are single ids.
+        A tokenizer.json; None for bytes. Special tokens that are written in the text (such as <|endoftext|> between
+        documents) are single ids.
     cache
         Folder for the ids, otherwise `hpcpipe/tokens` under XDG_CACHE_HOME or ~/.cache. Where it cannot be written to,
         the ids go to a nameless temporary file.
@@ -45,10 +43,9 @@ def open_text(path: Path, tokenizer: Path | None = None, *, cache: Path | None =
     """
     if tokenizer is None:
         return open_bytes(path)
-    loaded = _load(tokenizer)
-    most = max(loaded.get_vocab(with_added_tokens=True).values(), default=0)
-    dtype = np.dtype(np.uint16 if most < 1 << 16 else np.uint32)
-    target = (_folder() if cache is None else cache) / f"{_key(path, tokenizer)}.{dtype.name}.bin"
+    loaded = open_tokenizer(tokenizer)
+    dtype = np.dtype(np.uint16 if loaded.size <= 1 << 16 else np.uint32)
+    target = (_folder() if cache is None else cache) / f"{_key(path, loaded)}.{dtype.name}.bin"
     name = f"{path} (tokenized by {tokenizer.name})"
     if not target.exists() and (unnamed := _write(target, loaded, path, dtype)) is not None:
         return Array(name, unnamed)
@@ -62,25 +59,13 @@ def _folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "hpcpipe" / "tokens"
 
 
-def _key(path: Path, tokenizer: Path) -> str:
+def _key(path: Path, tokenizer: Tokenizer) -> str:
     state = path.stat()
-    what = [_RULE, str(PIECE), str(path.resolve()), str(state.st_size), str(state.st_mtime_ns)]
-    return blake2b("\0".join(what).encode() + tokenizer.read_bytes(), digest_size=16).hexdigest()
+    what = [_RULE, str(PIECE), str(path.resolve()), str(state.st_size), str(state.st_mtime_ns), tokenizer.digest]
+    return blake2b("\0".join(what).encode(), digest_size=16).hexdigest()
 
 
-def _load(path: Path) -> "Tokenizer":
-    from tokenizers import Tokenizer
-
-    try:
-        loaded = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more special
-        raise ValueError(f"{path}: is no tokenizer of the tokenizers library: {error}") from None
-    loaded.no_padding()
-    loaded.no_truncation()
-    return loaded
-
-
-def _write(target: Path, tokenizer: "Tokenizer", path: Path, dtype: np.dtype) -> np.ndarray | None:
+def _write(target: Path, tokenizer: Tokenizer, path: Path, dtype: np.dtype) -> np.ndarray | None:
     """Write the ids beside their name and rename; return them mapped where no file can be made there.
 
     Several ranks may do so at a time: each writes the same.
@@ -108,7 +93,7 @@ def _write(target: Path, tokenizer: "Tokenizer", path: Path, dtype: np.dtype) ->
     return None
 
 
-def _tokenize(tokenizer: "Tokenizer", path: Path, dtype: np.dtype, file: BinaryIO | Any) -> None:
+def _tokenize(tokenizer: Tokenizer, path: Path, dtype: np.dtype, file: BinaryIO | Any) -> None:
     size, done, said = path.stat().st_size, 0, 0
     for piece in _pieces(path):
         try:
@@ -117,7 +102,7 @@ def _tokenize(tokenizer: "Tokenizer", path: Path, dtype: np.dtype, file: BinaryI
             raise ValueError(
                 f"{path}: byte {done + error.start} is not UTF-8 ({error.reason}); a text for a tokenizer must be"
             ) from None
-        file.write(np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=dtype).tobytes())
+        file.write(np.array(tokenizer.encode(text), dtype=dtype).tobytes())
         done += len(piece)
         if size >= _SAID_FROM and done * 10 // size > said:
             said = done * 10 // size

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcpipe.job.datafile import PACKAGE, NoSuchPackageError
-from hpcpipe.job.datasets import DataFile, OwnData, Samples, Stored, Text
+from hpcpipe.job.datasets import DataFile, ImageText, OwnData, Samples, Stored, Text, Tokenized
 from hpcpipe.job.factory import is_there
 from hpcpipe.job.faults import Problem
-from hpcpipe.job.models import OwnModel
+from hpcpipe.job.models import OwnModel, Vlm
 from hpcpipe.job.rules import Rules, count
 from hpcpipe.job.schema import Job
 from hpcpipe.job.words import show
@@ -55,7 +55,7 @@ def _the_data_holds_a_sequence(job: Job, _: int | None) -> Iterator[Problem]:
 
 @CHECKS.needs("data.tokenizer")
 def _the_tokenizer_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, Text)
+    assert isinstance(job.data, Tokenized)
     if not job.data.tokenizer:
         return
     problems = list(_readable(job.data, "tokenizer", "tokenizer.json"))
@@ -70,25 +70,26 @@ def _the_tokenizer_can_be_read(job: Job, _: int | None) -> Iterator[Problem]:
 
 @CHECKS.needs("data.tokenizer", "model.vocab_size")
 def _every_token_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.data, Text)
+    data, records = job.data, isinstance(job.data, ImageText)
+    assert isinstance(data, Tokenized)
+    if records != isinstance(job.model, Vlm):
+        return  # that they do not go together is another rule's
     size: int = getattr(job.model, "vocab_size")  # noqa: B009 - of whichever kind of model has one
-    if not job.data.tokenizer:
-        if size < BYTE_VALUES:
-            yield Problem(
-                ("model", "vocab_size"),
-                f"vocab_size = {size} is too small: the tokens of a text are {BYTE_VALUES} bytes",
-                f"set vocab_size = {BYTE_VALUES} or leave it out",
-            )
-        return
-    try:
-        known = _vocabulary(job.data.resolve(job.data.tokenizer))
-    except (OSError, NoSuchPackageError):
-        return
-    if known is not None and size < known:
+    known, what, way = BYTE_VALUES, f"the tokens of a text are {BYTE_VALUES} bytes", " or leave it out"
+    if data.tokenizer:
+        try:
+            found = _vocabulary(data.resolve(data.tokenizer))
+        except (OSError, NoSuchPackageError):
+            return
+        if found is None:
+            return
+        known, what = found, f"the ids of {data.tokenizer} go up to {found - 1}"
+        way = ", or a larger one that divides well"
+    if records:
+        what, known = f"{what}, and a record has a begin and an end", known + 2
+    if size < known:
         yield Problem(
-            ("model", "vocab_size"),
-            f"vocab_size = {size} is too small: the ids of {job.data.tokenizer} go up to {known - 1}",
-            f"set vocab_size = {known}, or a larger one that divides well",
+            ("model", "vocab_size"), f"vocab_size = {size} is too small: {what}", f"set vocab_size = {known}{way}"
         )
 
 
@@ -136,7 +137,7 @@ def _importable(table: str, kind: str, folder: Path) -> Iterator[Problem]:
         )
 
 
-def _readable(data: DataFile, key: str, what: str) -> Iterator[Problem]:
+def _readable(data: Stored, key: str, what: str) -> Iterator[Problem]:
     where, text = ("data", key), str(getattr(data, key))
     try:
         path = data.resolve(text)

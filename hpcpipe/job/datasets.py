@@ -66,19 +66,29 @@ class Stored(Samples):
         return {k: str(self.resolve(v)) for k, v in given.items() if not v.startswith("package:")}
 
 
+class Tokenized(Stored):
+    """What the kinds share that hold texts."""
+
+    tokenizer: str = Field(
+        default="", description='tokenizer.json of the tokenizers library; "": every byte is a token'
+    )
+
+    @property
+    def resolved_tokenizer(self) -> Path | None:
+        """The tokenizer.json, absolute; None where every byte is a token."""
+        return self.resolve(self.tokenizer) if self.tokenizer else None
+
+
 class DataFile(Stored):
     """What the kinds share that cut a file of tokens into sequences."""
 
     seq_len: Count = Field(description="tokens of a sequence (default: the model's context)", examples=[128])
 
 
-class Text(DataFile):
+class Text(DataFile, Tokenized):
     """`[data]` of kind "text": a text to train on; its tokens are a tokenizer's, or its bytes."""
 
     kind: DataKind = Field(description="kind of data", examples=["text"])
-    tokenizer: str = Field(
-        default="", description='tokenizer.json of the tokenizers library; "": every byte is a token'
-    )
 
 
 class Tokens(DataFile):
@@ -111,8 +121,8 @@ class OwnData(Samples):
         return {"import_from": str(self.folder)}
 
 
-class ImageText(Stored):
-    """`[data]` of kind "image-text": records of images and a text, of which every byte is a token."""
+class ImageText(Tokenized):
+    """`[data]` of kind "image-text": records of images and a text, whose tokens are a tokenizer's, or its bytes."""
 
     kind: DataKind = Field(description="kind of data", examples=["image-text"])
     path: FileText = Field(

@@ -14,8 +14,6 @@ from hpcpipe.job.schema import Job
 from hpcpipe.job.words import show
 
 CHECKS = Rules()
-TOKENS = 258
-"""Bytes, begin and end."""
 
 
 @CHECKS.needs("model.kind", "data.kind")
@@ -51,17 +49,6 @@ def _the_encoder_s_width_holds_positions(job: Job, _: int | None) -> Iterator[Pr
             ("model", "encoder_dim"),
             f"encoder_dim = {dim} is no multiple of 4: a position is sines and cosines of row and column",
             f"set encoder_dim to {dim - dim % 4 + 4}",
-        )
-
-
-@CHECKS.needs("model.vocab_size", "model.encoder_layers")
-def _every_token_of_a_record_is_in_the_vocabulary(job: Job, _: int | None) -> Iterator[Problem]:
-    assert isinstance(job.model, Vlm)
-    if job.model.vocab_size < TOKENS:
-        yield Problem(
-            ("model", "vocab_size"),
-            f"vocab_size = {job.model.vocab_size} is too small: a text's tokens are 256 bytes, a begin and an end",
-            f"set vocab_size = {TOKENS} or leave it out",
         )
 
 

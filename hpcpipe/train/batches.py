@@ -194,14 +194,14 @@ def _image_records(job: Job, path: "Path") -> "ImageRecords":
     assert isinstance(data, ImageText)
     assert isinstance(model, Vlm)
     geometry = Geometry(model.patch, model.merge, model.channels, data.max_side, shrink=data.larger == "shrink")
-    return _indexed(path, geometry, model.context)
+    return _indexed(path, geometry, model.context, data.resolved_tokenizer)
 
 
 @lru_cache(maxsize=4)
-def _indexed(path: "Path", geometry: "Geometry", context: int) -> "ImageRecords":
-    from hpcpipe.data import ImageRecords
+def _indexed(path: "Path", geometry: "Geometry", context: int, tokenizer: "Path | None") -> "ImageRecords":
+    from hpcpipe.data import ImageRecords, open_tokenizer
 
-    return ImageRecords(path, geometry, context=context)
+    return ImageRecords(path, geometry, context=context, tokenizer=open_tokenizer(tokenizer))
 
 
 def _image_text(job: Job, path: "Path", inputs: bool) -> "Source":
@@ -215,7 +215,7 @@ def _text(job: Job, path: "Path", _inputs: bool) -> "Source":
 
     data = job.data
     assert isinstance(data, Text)
-    row = open_text(path, data.resolve(data.tokenizer) if data.tokenizer else None)
+    row = open_text(path, data.resolved_tokenizer)
     return Windows(row, seq_len=data.seq_len, vocab_size=getattr(job.model, "vocab_size", None))
 
 

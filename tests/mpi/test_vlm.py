@@ -6,9 +6,10 @@ import pytest
 import torch
 from layers import by_layer, disturb
 from picture_records import RECORDS, write_lines, write_tar
+from small_tokenizer import write_tokenizer
 from training import load, needs, train_on
 
-from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches
+from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches, open_tokenizer
 from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import admission_order
@@ -55,7 +56,8 @@ def reference(job, path):
     from hpcpipe.data import Geometry
 
     geometry = Geometry(model.patch, model.merge, model.channels, job.data.max_side, shrink=False)
-    records = ImageRecords(path, geometry, context=model.context)
+    tokenizer = open_tokenizer(job.data.resolved_tokenizer)
+    records = ImageRecords(path, geometry, context=model.context, tokenizer=tokenizer)
     held = round(len(records) * job.data.eval_fraction)
     count = batch.microbatches * job.parallel.data
     order = ImageTextOrder(
@@ -110,6 +112,23 @@ def test_every_loss_equals_that_of_one_process(comm, tmp_path, pipeline, hint, d
         expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")
         assert result[0] == pytest.approx(expected, rel=1e-6)
         assert result[0][-1] < result[0][0] - 0.3
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_tokens_of_a_tokenizer_train_and_evaluate_like_one_process(comm, tmp_path, pipeline):
+    needs(comm, pipeline)
+    words = tmp_path / "words.json"
+    if comm.rank == 0:
+        write_tokenizer(words, " ".join(text for _, text in RECORDS), size=300)
+    words.write_bytes(comm.bcast(words.read_bytes() if comm.rank == 0 else None))
+    more = ("data.tokenizer=words.json", "model.vocab_size=302", "data.eval_fraction=0.4")
+    settings = _settings(pipeline, "bf", "ready", *more, 'schedule.admission="as-given"')
+    result = train_on(comm, tmp_path, *settings, text=JOB)
+    if comm.rank == 0:
+        expected = reference(load(tmp_path, *settings, text=JOB), tmp_path / "records.jsonl")
+        assert np.isfinite(expected).all()
+        assert result[0] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.mpi(min_size=2)

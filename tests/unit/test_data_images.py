@@ -2,16 +2,29 @@
 
 import gzip
 import json
+from itertools import zip_longest
 
 import numpy as np
 import pytest
 from picture_records import RECORDS, add, pixels, png, write_lines, write_tar
 from PIL import Image
+from small_tokenizer import END as END_OF_TEXT
+from small_tokenizer import write_tokenizer
+from tokenizers import Tokenizer
 
-from hpcpipe.data import Geometry, ImageRecords, ImageTextOrder, ImageTextSource, RecordError, image_text_batches
-from hpcpipe.data.image_records import BEGIN, END, IMAGE
+from hpcpipe.data import (
+    Geometry,
+    ImageRecords,
+    ImageTextOrder,
+    ImageTextSource,
+    RecordError,
+    image_text_batches,
+    open_tokenizer,
+)
+from hpcpipe.data.image_records import IMAGE
 
 GEOMETRY = Geometry(patch=4, merge=2, channels=3, max_side=64, shrink=False)
+BEGIN, END = 256, 257
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +82,66 @@ def test_images_stand_before_the_text_or_where_it_marks_them(tmp_path):
     a, b = b"ab"
     assert records.sequence(0).tolist() == [BEGIN, IMAGE, IMAGE, IMAGE, a, b, END]
     assert records.sequence(1).tolist() == [BEGIN, a, IMAGE, b, IMAGE, IMAGE, END]
+
+
+TEXTS = [
+    ([(8, 8)], "one fish two fish"),
+    ([(8, 8), (16, 8)], "<image>größer, <image>fish  and fish"),
+    ([], f"a fish{END_OF_TEXT}two fish"),
+    ([(16, 16)], ""),
+]
+
+
+def test_a_tokenizer_s_ids_are_the_library_s_own_and_begin_and_end_stand_behind_them(tmp_path):
+    file = write_tokenizer(tmp_path / "tokenizer.json", "one fish two fish and a fish " * 20, size=280)
+    library = Tokenizer.from_file(str(file))
+    begin, end = library.get_vocab_size(), library.get_vocab_size() + 1
+    expected = []
+    for pictures, text in TEXTS:
+        first, *others = [library.encode(part, add_special_tokens=False).ids for part in text.split("<image>")]
+        tokens = [[IMAGE] * (width * height // 64) for width, height in pictures]
+        if not others:  # all images stand before the text
+            first, others = [], [[]] * (len(tokens) - 1) + [first]
+        expected.append([begin, *first])
+        for image, part in zip_longest(tokens, others, fillvalue=[]):
+            expected[-1] += image + part
+        expected[-1].append(end)
+    order = ImageTextOrder(
+        ImageRecords(write_lines(tmp_path / "set", TEXTS), GEOMETRY, context=60, tokenizer=open_tokenizer(file)),
+        seed=5,
+        microbatches=2,
+        microbatch_size=2,
+        replicas=1,
+    )
+    batches = image_text_batches(order, replica=0, steps=9)
+    batches.load(3)
+    assert len({token for record in expected for token in record}) > 20
+    for microbatch, chosen in enumerate(order.step(3)[0].tolist()):
+        inputs, (targets, total) = batches.inputs(microbatch), batches.targets(microbatch)
+        wanted = [expected[record] for record in chosen]
+        packed = [token for record in wanted for token in record]
+        assert inputs["text"].tolist() == [token for token in packed if token != IMAGE]
+        assert inputs["lengths"] == [len(record) for record in wanted]
+        assert targets.tolist() == [token for record in wanted for token in record[1:] if token != IMAGE]
+        places = inputs["order"].tolist()
+        text = len(inputs["text"])
+        assert [packed[i] for i in range(len(packed)) if places[i] >= text] == [IMAGE] * (len(packed) - text)
+        assert order.loads(3).tokens[0, microbatch] == len(packed)
+        assert order.loads(3).targets[0, microbatch] == len(targets)
+        assert total == sum(len([t for t in record if t != IMAGE]) - 1 for record in expected)  # a step is an epoch
+
+
+def test_an_index_is_made_anew_for_another_tokenizer_and_kept_for_each(tmp_path, cache):
+    path = write_lines(tmp_path / "set", [([], "fish " * 8)])
+    files = [write_tokenizer(tmp_path / f"{size}.json", "fish fish fish", size=size) for size in (257, 261)]
+    found = [
+        int(ImageRecords(path, GEOMETRY, context=60, tokenizer=open_tokenizer(file)).loads.tokens[0])
+        for file in (None, *files, None)
+    ]
+    bare, learned = (Tokenizer.from_file(str(file)).encode("fish " * 8, add_special_tokens=False).ids for file in files)
+    assert found == [42, len(bare) + 2, len(learned) + 2, 42]
+    assert len(learned) < len(bare) == 40
+    assert len(list(cache.glob("*.npz"))) == 3
 
 
 def test_loads_are_counted_from_sizes_alone(tmp_path):

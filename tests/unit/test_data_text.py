@@ -2,26 +2,17 @@
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from small_tokenizer import END, write_tokenizer
+from tokenizers import Tokenizer
 
 from hpcpipe.data import open_text, text
 
 WORDS = "one two three fish, blue fish; größer als \N{SNOWMAN} and\n\n  indented\tlines\n"
-END = "<|endoftext|>"
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """Give a byte-level BPE made by the library itself."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator([WORDS * 20], trainer)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json", WORDS * 20)
 
 
 def _ids(row):

@@ -1,9 +1,15 @@
 """What a job file may say of a vision-language model and its records, and what is refused, where."""
 
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import pytest
 from job_text import fault_of, faults_of, place, write_job
 from picture_records import JOB, RECORDS, write_lines
+from small_tokenizer import write_tokenizer
+from tokenizers import Tokenizer
 
 from hpcpipe.data import counted_tokens
 from hpcpipe.job import Job, load_job
@@ -61,6 +67,54 @@ def test_models_and_data_that_do_not_go_together_are_refused(path, tmp_path):
     blind = '[model]\nkind = "gpt"\nlayers = 2\ndim = 32\nheads = 4\ncontext = 32\n' + VISION[VISION.index("[data]") :]
     fault = fault_of(write_job(tmp_path, blind))
     assert 'kind = "gpt" cannot learn from [data] kind = "image-text"' in fault.message
+
+
+def test_the_ids_of_a_record_need_room_in_the_vocabulary(path, tmp_path):
+    fault = fault_of(path, "model.vocab_size=257")
+    assert fault.message == (
+        "vocab_size = 257 is too small: the tokens of a text are 256 bytes, and a record has a begin and an end"
+    )
+    assert fault.hint == "set vocab_size = 258 or leave it out"
+    ids = Tokenizer.from_file(str(write_tokenizer(tmp_path / "words.json", "to be or not to be"))).get_vocab_size()
+    tokenizer = 'data.tokenizer="words.json"'
+    fault = fault_of(path, tokenizer, f"model.vocab_size={ids + 1}")
+    assert fault.message == (
+        f"vocab_size = {ids + 1} is too small: the ids of words.json go up to {ids - 1}, and a record has a begin and "
+        "an end"
+    )
+    assert fault.hint == f"set vocab_size = {ids + 2}, or a larger one that divides well"
+    job = load_job(path, [tokenizer, f"model.vocab_size={ids + 2}"])
+    assert problem_of_records(job) == ""
+    assert Job.from_resolved(job.to_toml()).data.resolved_tokenizer == tmp_path / "words.json"
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(path, tmp_path):
+    settings = ("data.tokenizer=words.json", "model.vocab_size=999")
+    assert fault_of(path, *settings).message.endswith("words.json does not exist")
+    (tmp_path / "words.json").write_text("{}")
+    assert fault_of(path, *settings).message == "words.json is no tokenizer of the tokenizers library"
+    (tmp_path / "words.json").write_text('{"model": {"vocab": {"a": 0}}}')  # enough for a look, not for the library
+    assert "words.json: is no tokenizer" in problem_of_records(load_job(path, settings))
+
+
+def test_a_tokenizer_that_may_not_be_read_is_named():
+    """Root may read all, so it becomes nobody; above tmp_path nobody else may look."""
+    as_root = os.geteuid() == 0
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        write_lines(folder)
+        path = write_job(folder, VISION)
+        (folder / "words.json").write_text("{}")
+        (folder / "words.json").chmod(0)
+        if as_root:
+            os.seteuid(65534)
+        try:
+            fault = fault_of(path, "data.tokenizer=words.json", "model.vocab_size=999")
+        finally:
+            if as_root:
+                os.seteuid(0)
+    assert fault.message == "words.json cannot be read: Permission denied"
 
 
 def test_admission_by_cost_is_no_vain_wish_here(path):
