@@ -2,7 +2,7 @@
 
 from hpcpipe.checkpoint.choose import Resume, choose, judge
 from hpcpipe.checkpoint.find import AUTO, candidates, earlier_starts, good_one_before, steps_at
-from hpcpipe.checkpoint.fit import check_fit, samples_per_step
+from hpcpipe.checkpoint.fit import check_fit, samples_per_step, tokenizer_hash
 from hpcpipe.checkpoint.folder import (
     FOLDER,
     clean,
@@ -57,6 +57,7 @@ __all__ = [
     "samples_per_step",
     "step_folder",
     "steps_at",
+    "tokenizer_hash",
     "whole_shape",
     "write_part",
 ]

@@ -1,7 +1,8 @@
 """Whether a job can go on from a checkpoint: what must be as it was, and what may change.
 
 The layout may change (stages, replicas, slices, chunks, micro-batches of one global batch), and so may the number of
-steps, learning rate and logging. It compares job tables; shapes are compared by whoever has built the model.
+steps, learning rate and logging. It compares job tables and the tokenizer; shapes are compared by whoever has built the
+model.
 """
 
 import tomllib
@@ -10,7 +11,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hpcpipe.checkpoint.manifest import CheckpointError, Manifest
+from hpcpipe.checkpoint.tensor_files import hash_file
 from hpcpipe.job import Job
+from hpcpipe.job.datasets import Tokenized
 
 _FREE_MODEL_KEYS = frozenset({"recompute", "dropout", "init", "import_from"})
 _FREE_DATA_KEYS = frozenset(
@@ -41,6 +44,12 @@ def check_fit(folder: Path, manifest: Manifest, job: Job) -> None:
     then, now = _file_name(saved), _file_name(wanted)
     if then != now:
         _refuse(folder, "[data] path", then, now)
+    then, now = manifest.tokenizer, tokenizer_hash(job)
+    if None not in (then, now) and then != now:
+        raise CheckpointError(
+            f"{folder} is of another training: it has [data] tokenizer = {_said(saved, then)}, the job has "
+            f"{_said(wanted, now)}; set it to the same tokenizer, with the same content, or start anew without --resume"
+        )
     before, after = samples_per_step(saved), samples_per_step(wanted)
     if before != after:
         raise CheckpointError(
@@ -53,6 +62,21 @@ def samples_per_step(tables: Mapping[str, Any]) -> int:
     """Return the sequences of a global batch, from the tables of a resolved job."""
     batch = tables["batch"]
     return int(batch["microbatches"] * batch["microbatch_size"] * tables["parallel"]["data"])
+
+
+def tokenizer_hash(job: Job) -> str | None:
+    """Return the hash of the file of a job's tokenizer, empty where it has none; None where it cannot be read."""
+    file = job.data.resolved_tokenizer if isinstance(job.data, Tokenized) else None
+    if file is None:
+        return ""
+    try:
+        return hash_file(file).xxh3_128
+    except OSError:
+        return None
+
+
+def _said(tables: Mapping[str, Any], digest: str | None) -> str:
+    return f"{tables['data']['tokenizer']!r} (xxh3 {digest})" if digest else "''"
 
 
 def _file_name(tables: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import xxhash
 from hpcpipe.checkpoint.pieces import Extent, Piece, Sliced
 
 FORMAT = "hpcpipe-checkpoint"
-SCHEMA_VERSION = "1.0.0"
+SCHEMA_VERSION = "1.1.0"
 NAME = "manifest.json"
 _MAJOR = int(SCHEMA_VERSION.partition(".")[0])
 
@@ -57,6 +57,8 @@ class Manifest:
         All random numbers are functions of it and of step, layer and micro-batch.
     samples
         Sequences that were trained on since the start: where the data goes on.
+    tokenizer
+        Hash of the file of the data's tokenizer, empty where there is none; None where nobody knows it.
     optimizer
         The kind of optimizer.
     restarts
@@ -88,6 +90,7 @@ class Manifest:
     parameters: Mapping[str, TensorEntry]
     state: Mapping[str, Mapping[str, TensorEntry]]
     numbers: Mapping[str, float] = field(default_factory=dict)
+    tokenizer: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -107,7 +110,7 @@ class Manifest:
             "job": {"name": self.job_name, "sha256": self.job_sha256, "toml": self.job_toml},
             "mesh": {"pipeline": pipeline, "data": data, "tensor": tensor, "chunks": chunks},
             "random": {"seed": self.seed, "rule": "functions of seed, step, layer and micro-batch"},
-            "data": {"samples": self.samples},
+            "data": {"samples": self.samples, "tokenizer": self.tokenizer},
             "optimizer": {"name": self.optimizer},
             "numbers": dict(self.numbers),
             "layers": list(self.layers),
@@ -227,6 +230,7 @@ def _from_json(content: Mapping[str, Any]) -> Manifest:
             for kind, tensors in content["state"].items()
         },
         numbers=content["numbers"],
+        tokenizer=content["data"].get("tokenizer"),
     )
 
 

@@ -61,7 +61,9 @@ def restore(resume: Resume, holdings: "Holdings", world: World) -> None:
         raise CheckpointError(first)
 
 
-def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int, numbers: Mapping[str, float]) -> Manifest:
+def manifest_of(
+    job: Job, holdings: "Holdings", step: int, restarts: int, numbers: Mapping[str, float], tokenizer: str | None
+) -> Manifest:
     """Return the manifest of the state after `step` steps, without tensors."""
     sizes, batch = job.parallel, job.batch
     return Manifest(
@@ -82,4 +84,5 @@ def manifest_of(job: Job, holdings: "Holdings", step: int, restarts: int, number
         parameters={},
         state={},
         numbers=dict(numbers),
+        tokenizer=tokenizer,
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcpipe.checkpoint import FOLDER, Held, Resume, clean, earlier_starts
+from hpcpipe.checkpoint import FOLDER, Held, Resume, clean, earlier_starts, tokenizer_hash
 from hpcpipe.job import Job
 from hpcpipe.plan import Kind
 from hpcpipe.runtime import World
@@ -76,6 +76,7 @@ class Saving:
             recorder.event(Kind.CHECKPOINT, step, -1, 0, begin, begin, end, nbytes=num_bytes)
 
         kept: dict[str, float] = {}
+        tokenizer = tokenizer_hash(job)  # of the file that the data are read with, whatever becomes of it
 
         def snapshot() -> list[Held]:
             rank.engine.gather()  # what replicas share is only whole then
@@ -91,7 +92,7 @@ class Saving:
                 Target(folder, tuple(each for each in earlier if each != folder.absolute())),
                 world=world,
                 snapshot=snapshot,
-                describe=lambda step: manifest_of(job, holdings, step, origin.restart, kept),
+                describe=lambda step: manifest_of(job, holdings, step, origin.restart, kept, tokenizer),
                 record=record,
                 last=None if resume is None else (resume.step, resume.folder),
             ),

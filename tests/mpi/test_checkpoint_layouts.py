@@ -247,7 +247,7 @@ def test_slices_of_a_parameter_are_saved_as_one_and_cut_anew(comm, tmp_path):
         write_part(make_partial(folder, 1), mine.snapshot(), number=comm.rank, count=2)
     comm.Barrier()
     job = load(tmp_path)
-    manifest = merge_parts(folder, 1, manifest_of(job, SimpleNamespace(layers=("only",), ties={}), 1, 0, {}), 2)
+    manifest = merge_parts(folder, 1, manifest_of(job, SimpleNamespace(layers=("only",), ties={}), 1, 0, {}, ""), 2)
     reader = Reader(folder / "step_00000001.partial", manifest)
     assert manifest.parameters["only.rows"].shape == (12, 6)
     assert len(manifest.parameters["only.vector"].pieces) == 1

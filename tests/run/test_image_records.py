@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from command import ROOT, hpcpipe
+from small_tokenizer import write_tokenizer
 
 JOB = ROOT / "jobs" / "vlm.toml"
 
@@ -32,6 +33,28 @@ def test_the_example_learns_from_its_digits(digits, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "runs/vlm/latest/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"] - 1
     assert len({line["tokens"] for line in lines}) > 1
+
+
+def test_a_run_with_a_tokenizer_goes_on_with_the_same_one_only(digits, tmp_path):
+    words = write_tokenizer(tmp_path / "words.json", "1 sheet: 4 2 sheets: 407/311 and 59", size=300)
+    settings = _settings(
+        digits,
+        f"data.tokenizer={words}",
+        "model.vocab_size=302",
+        "job.steps=2",
+        "parallel.pipeline=1",
+        "batch.microbatches=2",
+    )
+    run = hpcpipe("run", JOB, *settings, "--set", "checkpoint.every=end", "--run-dir", "here", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    saved = "here/checkpoints/step_00000002"
+    more = hpcpipe("run", JOB, *settings, "--set", "job.steps=3", "--resume", saved, cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    write_tokenizer(words, "1 sheet: 4 2 sheets: 407/311 and 59", size=260)
+    other = hpcpipe("run", JOB, *settings, "--set", "job.steps=3", "--resume", saved, cwd=tmp_path)
+    assert other.returncode == 2, other.stderr
+    assert f"it has [data] tokenizer = '{words}' (xxh3 " in other.stderr
+    assert "Traceback" not in other.stderr
 
 
 def test_records_that_cannot_be_used_are_an_error_of_the_input(digits, tmp_path):

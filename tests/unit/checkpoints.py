@@ -29,7 +29,7 @@ def held(name, step, kind=MODEL):
     return Held(kind, name, values.shape, Extent(0, values.size), raw)
 
 
-def manifest_of(job, step, *, created="2026-01-01T00:00:00"):
+def manifest_of(job, step, *, created="2026-01-01T00:00:00", tokenizer=None):
     """Return a manifest without tensors."""
     batch, mesh = job.batch, job.parallel
     return Manifest(
@@ -49,6 +49,7 @@ def manifest_of(job, step, *, created="2026-01-01T00:00:00"):
         files={},
         parameters={},
         state={},
+        tokenizer=tokenizer,
     )
 
 

@@ -3,13 +3,23 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from checkpoints import SHAPES, damage, job_of, make, values_of
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from hpcpipe.checkpoint import CheckpointError, Reader, candidates, check_fit, choose, judge, read_manifest
+from hpcpipe.checkpoint import (
+    CheckpointError,
+    Reader,
+    candidates,
+    check_fit,
+    choose,
+    judge,
+    read_manifest,
+    tokenizer_hash,
+)
 from hpcpipe.checkpoint.rewrite import export
 from hpcpipe.cli.main import main
 
@@ -53,6 +63,33 @@ def test_another_training_is_refused_with_both_values(tmp_path, overrides, words
     path = make(tmp_path, job_of(tmp_path), 7)
     with pytest.raises(CheckpointError, match=words):
         check_fit(path, read_manifest(path), job_of(tmp_path, *overrides))
+
+
+def test_a_tokenizer_may_move_but_not_change(tmp_path):
+    """Ids that silently mean other words are no continuation."""
+    first, moved, other = (tmp_path / name / "tokenizer.json" for name in ("first", "moved", "other"))
+    for file, words in ((first, {"to": 0}), (moved, {"to": 0}), (other, {"be": 0})):
+        file.parent.mkdir()
+        file.write_text(json.dumps({"model": {"vocab": words}}))
+    saved = job_of(tmp_path, f"data.tokenizer={first}")
+    path = make(tmp_path, saved, 7, tokenizer=tokenizer_hash(saved))
+    manifest = read_manifest(path)
+    check_fit(path, manifest, job_of(tmp_path, f"data.tokenizer={moved}"))
+    for now, words in (
+        (f"data.tokenizer={other}", f"the job has '{other}' \\(xxh3 "),
+        ("job.steps=9", "the job has '';"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"it has \[data\] tokenizer = '{first}' \(xxh3 \w+\), {words}"):
+            check_fit(path, manifest, job_of(tmp_path, now))
+    first.write_text(other.read_text())
+    with pytest.raises(CheckpointError, match="set it to the same tokenizer, with the same content"):
+        check_fit(path, manifest, saved)
+    of_before = replace(manifest, tokenizer=None)  # what wrote it did not keep a hash
+    check_fit(path, of_before, saved)
+    plain = job_of(tmp_path)
+    bytes_ = make(tmp_path, plain, 9, tokenizer=tokenizer_hash(plain))
+    with pytest.raises(CheckpointError, match=r"it has \[data\] tokenizer = '', the job has '.*' \(xxh3 "):
+        check_fit(bytes_, read_manifest(bytes_), saved)
 
 
 @pytest.mark.parametrize("how", ["flipped", "truncated", "missing"])

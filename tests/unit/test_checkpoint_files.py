@@ -181,7 +181,7 @@ def test_a_newer_format_is_refused_by_its_number(tmp_path):
     path = make(tmp_path, job_of(tmp_path), 7)
     text = (path / "manifest.json").read_text()
     (path / "manifest.json").write_text(text.replace('"schema_version": "1.', '"schema_version": "2.'))
-    with pytest.raises(CheckpointError, match=r"has format 2\.0\.0, newer than the 1\.0\.0"):
+    with pytest.raises(CheckpointError, match=r"has format 2\.1\.0, newer than the 1\.1\.0"):
         read_manifest(path)
 
 
