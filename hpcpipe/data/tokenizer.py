@@ -52,6 +52,8 @@ def open_tokenizer(path: Path | None) -> Tokenizer:
         raise ValueError(f"{path}: is no tokenizer of the tokenizers library: {error}") from None
     loaded.no_padding()
     loaded.no_truncation()
+    if getattr(loaded.model, "dropout", None):
+        loaded.model.dropout = None  # a text has the same ids whenever and wherever it is read
     return Tokenizer(
         digest=blake2b(content, digest_size=16).hexdigest(),
         size=max(loaded.get_vocab(with_added_tokens=True).values(), default=-1) + 1,

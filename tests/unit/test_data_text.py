@@ -1,11 +1,13 @@
 """Texts: bytes without a tokenizer, a tokenizer's own ids with one, written once and mapped from then on."""
 
+import json
+
 import numpy as np
 import pytest
 from small_tokenizer import END, write_tokenizer
 from tokenizers import Tokenizer
 
-from hpcpipe.data import open_text, text
+from hpcpipe.data import open_text, open_tokenizer, text
 
 WORDS = "one two three fish, blue fish; größer als \N{SNOWMAN} and\n\n  indented\tlines\n"
 
@@ -35,6 +37,14 @@ def test_the_ids_are_the_librarys_own(tmp_path, tokenizer):
     loaded = Tokenizer.from_file(str(tokenizer))
     assert _ids(row) == loaded.encode(WORDS * 5 + END + WORDS, add_special_tokens=False).ids
     assert _ids(row).count(loaded.token_to_id(END)) == 1
+
+
+def test_a_text_has_the_same_ids_whatever_dropout_its_tokenizer_was_saved_with(tmp_path, tokenizer):
+    document = json.loads(tokenizer.read_text())
+    document["model"]["dropout"] = 0.5
+    (tmp_path / "dropping.json").write_text(json.dumps(document))
+    expected = Tokenizer.from_file(str(tokenizer)).encode(WORDS * 5, add_special_tokens=False).ids
+    assert open_tokenizer(tmp_path / "dropping.json").encode(WORDS * 5) == expected
 
 
 def test_a_long_text_is_tokenized_in_pieces_that_end_with_a_line_and_loses_nothing(tmp_path, tokenizer, monkeypatch):
