@@ -24,14 +24,14 @@ from hpcpipe.job import (
     tensor_checks,
     vision_checks,
 )
-from hpcpipe.job.datasets import DataFile
+from hpcpipe.job.datasets import DataFile, Samples
 from hpcpipe.job.document import Document
 from hpcpipe.job.factory import variant_of
 from hpcpipe.job.faults import JobError, Problem
 from hpcpipe.job.models import LanguageModel, OwnModel
 from hpcpipe.job.overrides import parse_overrides
 from hpcpipe.job.schema import TABLES, VARIANTS, Job, Schedule
-from hpcpipe.job.section import Rooted, Section
+from hpcpipe.job.section import Section
 from hpcpipe.job.source import Source, read_source
 from hpcpipe.job.syntax import parse
 from hpcpipe.job.words import nearest
@@ -102,6 +102,9 @@ class _Reading:
                 sections[name] = self._section(name, section, values)
             else:
                 sections[name] = self._model(section, settled, written=tables[name] or {})
+        for each in sections.values():
+            if isinstance(each, Samples | OwnModel):
+                each.set_folder(self.path.parent.absolute())
         self._read_table(sections["schedule"])
         job = Job.model_construct(None, run=sections.pop("job"), **sections)
         job.set_folder(self.path.parent.absolute())
@@ -126,10 +129,12 @@ class _Reading:
             values |= _examples(section, absent)
             self.wrong |= {("model", name) for name in ("init", *absent)}
         good = self._section("model", section, values)
-        if isinstance(good, LanguageModel) and good.init and not any(path[0] == "model" for path in self.wrong):
-            problems = pretrained.disagreements(good, written, settled.found) or pretrained.weight_problems(good)
-            self.problems += problems
-            self.wrong |= {problem.path for problem in problems}
+        if isinstance(good, LanguageModel) and good.init:
+            good.set_folder(self.path.parent.absolute())
+            if not any(path[0] == "model" for path in self.wrong):
+                problems = pretrained.disagreements(good, written, settled.found) or pretrained.weight_problems(good)
+                self.problems += problems
+                self.wrong |= {problem.path for problem in problems}
         return good
 
     def _read_table(self, schedule: Section) -> None:
@@ -220,8 +225,6 @@ class _Reading:
             faulty |= bad
             good = section.model_validate(usable | _examples(section, bad))
         self.wrong |= {(table, name) for name in faulty}
-        if isinstance(good, Rooted):
-            good.set_folder(self.path.parent.absolute())
         return good
 
 
