@@ -89,7 +89,7 @@ def test_both_packages_hold_the_version_the_licence_and_the_types(dist):
     assert {"hpcpipe/py.typed", "hpcpipe/_native.pyi", "hpcpipe/api/running.py"} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
     assert any(name.endswith("LICENSE") for name in names)
-    assert {"cuda", "dev", "docs", "images", "mpi", "plots", "tensorboard", "tune"} == set(
+    assert {"cuda", "cuda12", "dev", "docs", "images", "mpi", "plots", "tensorboard", "tune"} == set(
         re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE)
     )
     assert source.name == f"hpcpipe-{VERSION}.tar.gz"
