@@ -17,7 +17,9 @@ from hpcpipe.cluster.verdict import read_ranks
 
 
 class DeathWatch(threading.Thread):
-    """A thread that fills `deaths` with ranks. Linux 5.3 or newer; elsewhere it stays empty.
+    """A thread that fills `deaths` with ranks, `tied` with the first ones if they were found dead at the same moment.
+
+    Linux 5.3 or newer; elsewhere both stay empty.
 
     Parameters
     ----------
@@ -32,6 +34,7 @@ class DeathWatch(threading.Thread):
     def __init__(self, run_dir: Path, launcher: int) -> None:
         super().__init__(name="hpcpipe-deaths", daemon=True)
         self.deaths: list[int] = []
+        self.tied: list[int] = []
         self._run_dir = run_dir
         self._launcher = launcher
         self._poll = select.poll()
@@ -56,7 +59,10 @@ class DeathWatch(threading.Thread):
                 introduced = bool(entries)
                 for rank, pid in list(_of_this_host(entries) if introduced else ranks_below(self._launcher)):
                     self._watch(rank, pid)
-            for descriptor, _ in self._poll.poll(None if introduced else self.LOOK_EVERY_S * 1e3):
+            ready = self._poll.poll(None if introduced else self.LOOK_EVERY_S * 1e3)
+            if not self.deaths and len(ready) > 1:  # the launcher was faster with the others than this thread
+                self.tied = [self._watched[descriptor] for descriptor, _ in ready if descriptor in self._watched]
+            for descriptor, _ in ready:
                 if descriptor == self._wake:
                     return
                 self.deaths.append(self._watched.pop(descriptor))

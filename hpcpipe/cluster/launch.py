@@ -85,7 +85,7 @@ def _attend(process: "subprocess.Popen[bytes]", run_dir: Path, *, hydra: bool) -
         pump.join(timeout=5)
     interrupted = received[0] if received else None
     said = "\n".join(pump.said for pump in pumps)
-    return Ended(returncode, said, watch.deaths, interrupted, read_ranks(run_dir))
+    return Ended(returncode, said, watch.deaths, interrupted, read_ranks(run_dir), watch.tied)
 
 
 @contextmanager

@@ -38,7 +38,8 @@ HYDRA_STRING = re.compile(r"EXIT STRING: .*\(signal (?P<signal>\d+)\)")
 class Ended:
     """How a launcher ended, and what it said.
 
-    `deaths` are the ranks in the order in which they were seen to die, as far as that could be watched.
+    `deaths` are the ranks in the order in which they were seen to die, as far as that could be watched; `tied` are
+    those of them that were seen first and at the same moment.
     """
 
     returncode: int
@@ -46,6 +47,7 @@ class Ended:
     deaths: Sequence[int] = ()
     interrupted: int | None = None
     ranks: Sequence[dict[str, Any]] = field(default=())
+    tied: Sequence[int] = ()
 
 
 def read_failures(run_dir: Path) -> list[dict[str, Any]]:
@@ -110,7 +112,8 @@ def _culprit(ended: Ended, statuses: Sequence[int]) -> tuple[str, str]:
         how = f"ended with exit code {status >> 8}"
     if rank is None:
         return ("a rank" if ended.ranks else "a rank, before all ranks had met,"), how
-    return _name(ended, rank), how
+    alike = [each for each in ended.tied if each < len(statuses) and statuses[each] == status]
+    return " or ".join(_name(ended, each) for each in (alike if rank in alike else [rank])), how
 
 
 def _name(ended: Ended, rank: int) -> str:

@@ -1,6 +1,7 @@
 """Ranks started with the real mpiexec: exit codes, dead ranks named, nothing left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,12 @@ def run(folder: Path, how: str, who: int = 1) -> "subprocess.CompletedProcess[st
     )
 
 
+def named(said: str) -> list[int]:
+    """Return the ranks that the sentence names: two where the launcher ended the other before anybody looked."""
+    who, _, _ = said.partition(" was killed")
+    return [int(rank) for rank in re.findall(r"\brank (\d+)", who)]
+
+
 def processes_of(folder: Path) -> list[int]:
     """Return the processes whose command line names the folder's rank program."""
     needle = str(folder / "rank.py").encode()
@@ -122,7 +129,8 @@ def test_an_exit_code_on_which_all_ranks_agree_is_the_runs(tmp_path: Path) -> No
 def test_a_rank_that_is_killed_is_named_with_its_signal_and_ends_the_run_with_4(tmp_path: Path, who: int) -> None:
     done = run(tmp_path, "kill", who)
     assert done.returncode == 4
-    assert done.stderr.startswith(f"hpcpipe: rank {who} (stage {who}) on ")
+    assert who in named(done.stderr)
+    assert f"rank {who} (stage {who}) on " in done.stderr
     assert "killed by signal 9 (SIGKILL)" in done.stderr
     assert str(tmp_path) in done.stderr
     assert done.stderr.count("\n") == 1
@@ -135,7 +143,8 @@ def test_a_rank_that_is_killed_is_named_with_its_signal_and_ends_the_run_with_4(
 def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named_too(tmp_path: Path, who: int) -> None:
     done = run(tmp_path, "early", who)
     assert done.returncode == 4
-    assert done.stderr.startswith(f"hpcpipe: rank {who} was killed by signal 9 (SIGKILL)")
+    assert who in named(done.stderr)
+    assert "was killed by signal 9 (SIGKILL)" in done.stderr
 
 
 @needs_mpiexec

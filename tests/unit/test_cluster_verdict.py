@@ -79,6 +79,15 @@ def test_among_killed_ranks_the_first_to_die_is_the_culprit(tmp_path: Path) -> N
     assert sentence.startswith("rank 2 (stage 2) on n1 was killed by signal 9 (SIGKILL), as the kernel does")
 
 
+def test_killed_ranks_that_were_found_dead_at_the_same_moment_are_all_named(tmp_path: Path) -> None:
+    said = HYDRA.format(pid=7542, code=9, codes="9,9,9", how="Killed (signal 9)")
+    _, sentence = judge(Ended(9, said, deaths=(1, 2, 0), ranks=RANKS, tied=(1, 2)), tmp_path)
+    assert sentence.startswith("rank 1 (stage 1) on n1 or rank 2 (stage 2) on n1 was killed by signal 9 (SIGKILL)")
+    said = HYDRA.format(pid=7542, code=9, codes="9,9,11", how="Segmentation fault (signal 11)")
+    _, sentence = judge(Ended(11, said, deaths=(1, 2, 0), ranks=RANKS, tied=(1, 2)), tmp_path)
+    assert sentence.startswith("rank 2 (stage 2) on n1 was killed by signal 11 (SIGSEGV)"), "its own signal tells"
+
+
 def test_without_other_witnesses_the_launchers_process_id_names_the_rank(tmp_path: Path) -> None:
     said = HYDRA.format(pid=7543, code=9, codes="", how="Killed (signal 9)")
     _, sentence = judge(Ended(9, said, ranks=RANKS), tmp_path)
