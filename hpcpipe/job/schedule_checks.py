@@ -3,7 +3,7 @@
 One small function a rule.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpcpipe.job.datasets import ImageText, SyntheticData
 from hpcpipe.job.device import Emulated
@@ -122,13 +122,8 @@ def _a_stash_cap_needs_a_split_backward(job: Job, _: int | None) -> Iterator[Pro
     "batch.microbatches",
 )
 def _the_caps_leave_room_for_every_chunk(job: Job, _: int | None) -> Iterator[Problem]:
-    if _problems_of_sizes(job) or needs_sizes(job):
-        return
-    try:
-        schedule_of(job)
-    except ValueError as error:
-        key = "stash" if str(error).startswith("stash") else "in_flight"
-        yield Problem(("schedule", key), str(error), f'write {key} = "equal-memory"')
+    if not (_problems_of_sizes(job) or needs_sizes(job)):
+        yield from _problems_of_caps(job, None)
 
 
 @CHECKS.needs(
@@ -147,10 +142,13 @@ def _caps_in_bytes_hold_an_emulated_micro_batch(job: Job, _: int | None) -> Iter
     device, stages = job.device, job.parallel.pipeline
     assert isinstance(device, Emulated)
     listed = isinstance(device.message_bytes, tuple) and len(device.message_bytes) != stages
-    if not needs_sizes(job) or listed or _problems_of_sizes(job):
-        return
+    if needs_sizes(job) and not listed and not _problems_of_sizes(job):
+        yield from _problems_of_caps(job, [device.bytes_from(stage) for stage in range(stages)])
+
+
+def _problems_of_caps(job: Job, activation_bytes: Sequence[float] | None) -> Iterator[Problem]:
     try:
-        schedule_of(job, activation_bytes=[device.bytes_from(stage) for stage in range(stages)])
+        schedule_of(job, activation_bytes=activation_bytes)
     except ValueError as error:
         key = "stash" if str(error).startswith("stash") else "in_flight"
         yield Problem(("schedule", key), str(error), f'write {key} = "equal-memory"')
