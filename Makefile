@@ -20,6 +20,9 @@ DONE := $(VENV)/.done
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 SAY := @printf '== %s\n'
 
+# Each rank of each test would compile all of hpcpipe again: an editable install reads compiled modules but writes none.
+export PYTHONDONTWRITEBYTECODE :=
+
 COMMA := ,
 NATIVE_BUILD_FILES := pyproject.toml meson.build meson.options native/meson.build native/mpiflags.py native/ninja-in-turn
 
@@ -29,6 +32,7 @@ help: ## show the targets
 
 .PHONY: venv
 venv: $(VENV)/.ready ## make .venv with hpcpipe installed editable, its MPI and the development tools
+	@$(BIN)/python -m compileall -q hpcpipe
 
 $(DONE)/python:
 	$(SAY) "making $(VENV) with $$($(PYTHON) --version)"

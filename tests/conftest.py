@@ -1,7 +1,7 @@
 """Settings for every test: drawn examples are the same on every run and rank; GPUs are for `make test-gpu`.
 
 Elsewhere they are hidden, so that jobs that leave the device to hpcpipe compute on the CPU, and the tests that need one
-say in the end that they were not run.
+say in the end that they were not run. Python looks for cycles as seldom as in the command while it starts.
 """
 
 import os
@@ -9,9 +9,13 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hpcpipe.cli.garbage import collect_seldom
+
 _TIMED = [HealthCheck.too_slow]  # as the deadline is: what others compute on this machine is no fault of a test
 settings.register_profile("hpcpipe", deadline=None, derandomize=True, suppress_health_check=_TIMED)
 settings.load_profile("hpcpipe")
+
+collect_seldom()
 
 _NOT_RUN = pytest.StashKey[int]()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from hpcpipe.cli.garbage import collect_seldom
 from hpcpipe.exit_code import ExitCode
 
 COMMANDS = {
@@ -82,6 +83,7 @@ class LazyGroup(click.Group):
         """Run the command line; a traceback is shown only under `--debug`."""
         words = list(sys.argv[1:] if args is None else args)
         _settle_streams()
+        collect_seldom()
         try:
             return super().main(words, *rest, **extra)
         except Exception as error:

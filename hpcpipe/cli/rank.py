@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcpipe.cli.garbage import collect_as_usual
 from hpcpipe.cli.start import make_directory
 from hpcpipe.cli.terminal import say
 from hpcpipe.cluster import environment
@@ -161,6 +162,7 @@ def _train(
             from hpcpipe.cli.progress import make_reporter
 
             reporter = make_reporter(job)
+        collect_as_usual()
         outcome = train(
             job,
             world=world,
