@@ -82,6 +82,9 @@ test: test-unit test-native test-run test-mpi test-slurm ## all tests: unit, C++
 # Which of several ranks died first is seen by a thread that has to look within the millisecond until the others die too.
 ALONE := tests/unit/test_cluster_launch.py
 
+# Runs that must end or react within seconds, or whose times are compared with a prediction.
+TIMED := $(patsubst %,tests/run/test_%.py,a_rank_fails a_run_hangs bench_run emulated_run regroup_run signals simulate_a_run tune_run)
+
 .PHONY: test-unit
 test-unit: venv ## tests of the parts, without other ranks
 	$(SAY) "unit tests"
@@ -91,7 +94,9 @@ test-unit: venv ## tests of the parts, without other ranks
 .PHONY: test-run
 test-run: venv ## tests that start real runs
 	$(SAY) "tests of whole runs"
-	@$(BIN)/python -m pytest -q tests/run
+	@$(BIN)/python -m pytest -q -n 2 --dist=worksteal $(TIMED:%=--ignore=%) tests/run
+	$(SAY) "tests of whole runs that are timed"
+	@$(BIN)/python -m pytest -q $(TIMED)
 
 .PHONY: test-slurm
 test-slurm: venv ## tests on a real Slurm, which they start here (root; Debian's slurmctld slurmd slurm-client munge iproute2)

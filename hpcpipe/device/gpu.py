@@ -190,6 +190,16 @@ def identity(index: int) -> str:
     return str(uuid) if uuid is not None else f"{properties.name} number {index}"
 
 
+def seed_generators(value: int) -> None:
+    """Seed what layers of this rank draw from, on the CPU and on its GPU, with the draws of `torch.manual_seed`.
+
+    That costs a hundred times as much: for each kind of device that was never used it keeps the stack of its caller.
+    """
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(value)
+
+
 @contextmanager
 def ranged(gpu: Gpu, label: str) -> Iterator[None]:
     """Show profilers what is given to a GPU within."""

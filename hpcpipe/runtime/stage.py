@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hpcpipe.device import Finished, Running
+from hpcpipe.device.gpu import seed_generators
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime.clock import now
 from hpcpipe.runtime.structure import map_tensors, tensors_of
@@ -286,7 +287,7 @@ def _wanting_gradients(value: Any) -> list[torch.Tensor]:
 
 
 def _seed(seeds: Callable[[int, int, int], int], step: int, microbatch: int, position: int) -> None:
-    torch.manual_seed(seeds(step, position, microbatch))
+    seed_generators(seeds(step, position, microbatch))
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from layers import disturb
-from training import load, needs, rest
+from training import load, needs, on_four, rest
 
 from hpcpipe.checkpoint import (
     DTYPES,
@@ -87,6 +87,7 @@ SAME = [
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("settings", [each for _, each in SAME], ids=[name for name, _ in SAME])
 def test_the_same_layout_goes_on_with_the_same_bits(comm, tmp_path, settings):
+    on_four(comm)
     overrides = settings(min(comm.size, 4))
     whole, losses = run(comm, tmp_path, *overrides)
     again, others = run(comm, tmp_path, *overrides, resume=step_of(whole, HALF), before_step=disturb(5))
@@ -107,6 +108,7 @@ _ADAM = {"model", "exp_avg", "exp_avg_sq", "step"}
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("tied", [False, True])
 def test_any_other_layout_continues_the_curve(comm, tmp_path, tied):
+    on_four(comm)
     size = min(comm.size, 4)
     more = ("model.dropout=0.2", f"model.tied={str(tied).lower()}")
     saved = layout(size, 1, *more) if tied else layout(size // 2, 2, *more)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from kept_state import state_of
 from layers import by_layer, disturb
-from training import load, needs, reference, rest, train_on
+from training import load, needs, on_four, reference, rest, train_on
 
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.plan import Kind
@@ -68,6 +68,7 @@ def _halves(net):
 @pytest.mark.mpi(min_size=2)
 def test_clipping_leaves_the_same_bits_under_any_timing_and_meets_once_a_step(comm, tmp_path):
     """It communicates once (horovod 1099), and its sums have one order (torchtitan's PR 4312 had another a stage)."""
+    on_four(comm)
     stages, bits = min(comm.size, 4), None
     for seed, (pipeline, hint) in enumerate([(stages, "1f1b"), (stages, "bf"), (stages, "zb-h1"), (1, "bf")]):
         settings = _layout(pipeline, hint)

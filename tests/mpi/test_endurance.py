@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from mpi4py import MPI
-from training import needs, train_on
+from training import needs, on_two, train_on
 
 from hpcpipe.device.cpu import Cpu
 from hpcpipe.plan import Kind, Task
@@ -159,6 +159,7 @@ def _grown(comm, folder, *, steps, since):
 
 @pytest.mark.mpi(min_size=2)
 def test_memory_stays_flat_over_a_thousand_steps(comm, tmp_path):
+    on_two(comm)
     assert _grown(comm, tmp_path, steps=1_200, since=200) < 0.01
 
 

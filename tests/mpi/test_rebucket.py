@@ -5,7 +5,7 @@ import pytest
 import torch
 from kept_state import state_of
 from mpi4py import MPI
-from training import needs, rest, train_on
+from training import needs, on_four, rest, train_on
 
 from hpcpipe.train.bucket import MASTER
 from hpcpipe.train.buckets import FusionBuckets
@@ -72,6 +72,7 @@ def test_three_and_four_replicas_train_the_same_to_rounding(comm, tmp_path, repl
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("scope", ["global", "stage"])
 def test_a_clipped_gradient_stays_the_same_to_rounding(comm, tmp_path, scope):
+    on_four(comm)
     pipeline = comm.size // 2
     settings = _settings(pipeline, 2, "optimizer.clip=0.5", f'optimizer.clip_scope="{scope}"', "optimizer.eps=1e-4")
     expected = train_on(comm, tmp_path, *settings)

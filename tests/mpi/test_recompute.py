@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layers import by_layer, disturb
-from training import load, train_on
+from training import load, on_two, train_on
 
 from hpcpipe.plan import Kind
 
@@ -12,6 +12,7 @@ BASE = ("job.steps=2", "model.layers=8", "model.dropout=0.1", "batch.microbatche
 
 @pytest.mark.mpi(min_size=2)
 def test_recomputed_blocks_leave_the_bits_and_show_within_their_backwards(comm, tmp_path):
+    on_two(comm)
     stages = min(comm.size, 4)
     bits = None
     runs = [("1f1b", "fixed", '"none"', 0), ("bf", "ready", '"all"', 8), ("zb-h1", "ready", "[[1, 5]]", None)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from training import on_two
 
 from hpcpipe.analyze import summarize
 from hpcpipe.events import open_run
@@ -102,6 +103,7 @@ class Scripted:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("dispatch", ["fixed", "ready"])
 def test_what_is_in_flight_rises_when_an_edge_is_delayed_and_falls_when_the_delay_ends(comm, tmp_path, dispatch):
+    on_two(comm)
     had, scripts = [], []
 
     def look(step, rank):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from training import load, rest
+from training import load, on_two, rest
 
 from hpcpipe.checkpoint import Resume, read_manifest
 from hpcpipe.events import open_run
@@ -63,6 +63,7 @@ def run(comm, folder, *overrides, decided=None, resume=None):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("dispatch", ["fixed", "ready"])
 def test_a_resumed_run_goes_on_with_the_grouping_that_had_been_chosen(comm, tmp_path, dispatch):
+    on_two(comm)
     caps = () if dispatch == "fixed" else tuple(min(12, 3 * (comm.size - stage)) for stage in range(comm.size))
     chosen, setting = Grouping(3, 1, caps), f'schedule.dispatch="{dispatch}"'
     directory, losses, before = run(comm, tmp_path, setting, decided={0: chosen})
@@ -81,6 +82,7 @@ def test_a_resumed_run_goes_on_with_the_grouping_that_had_been_chosen(comm, tmp_
 
 @pytest.mark.mpi(min_size=2)
 def test_a_job_that_asks_for_another_grouping_than_before_gets_it_and_the_log_says_so(comm, tmp_path):
+    on_two(comm)
     directory, losses, _ = run(comm, tmp_path, 'schedule.dispatch="fixed"', decided={0: Grouping(3, 1)})
     half = directory / "checkpoints" / f"step_{HALF:08d}"
     _, again, after = run(comm, tmp_path, 'schedule.dispatch="fixed"', "schedule.k=2", resume=half)
@@ -102,6 +104,7 @@ def test_a_job_that_asks_for_another_grouping_than_before_gets_it_and_the_log_sa
 
 @pytest.mark.mpi(min_size=2)
 def test_a_resumed_run_keeps_its_micro_batch_size_too(comm, tmp_path):
+    on_two(comm)
     tuned = ('schedule.dispatch="fixed"', 'tune.microbatch_size="tuned"')
     directory, losses, _ = run(comm, tmp_path, *tuned, decided={0: Grouping(2, 3)})
     half = directory / "checkpoints" / f"step_{HALF:08d}"

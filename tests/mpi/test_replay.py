@@ -9,7 +9,7 @@ import torch
 from layers import disturb
 from test_emulated import JOB as EMULATED
 from test_training import _EvenGradientsLate
-from training import load, needs, rest
+from training import load, needs, on_four, on_two, rest
 
 from hpcpipe.events import open_run
 from hpcpipe.events.recording import ReplayError
@@ -67,6 +67,7 @@ def _orders(directory):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("hint", ["bfw", "interleaved", "critical"])
 def test_an_emulated_run_under_random_times_and_delays_is_replayed_under_other_ones(comm, tmp_path, hint):
+    on_four(comm)
     settings = [f"parallel.pipeline={comm.size}", f'schedule.hint="{hint}"', 'schedule.accumulate="arrival"']
     settings += ['schedule.in_flight="2x"', "batch.microbatches=8"]
     settings += ['variability.compute={ model = "lognormal", sigma = 0.8 }']
@@ -87,6 +88,7 @@ def test_an_emulated_run_under_random_times_and_delays_is_replayed_under_other_o
 
 @pytest.mark.mpi(min_size=2)
 def test_a_run_that_changed_its_groups_and_micro_batches_is_replayed_with_them(comm, tmp_path):
+    on_two(comm)
     settings = [
         f"parallel.pipeline={min(comm.size, 4)}",
         'schedule.hint="kfkb"',
@@ -115,6 +117,7 @@ def test_a_run_that_changed_its_groups_and_micro_batches_is_replayed_with_them(c
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("replicas", "hint"), [(1, "zbv"), (2, "bfw")])
 def test_a_real_run_is_replayed_with_the_same_order_and_bits(comm, tmp_path, replicas, hint):
+    on_four(comm)
     pipeline = min(comm.size // replicas, 4)
     if pipeline < 2:
         pytest.skip("needs two stages")

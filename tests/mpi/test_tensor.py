@@ -5,7 +5,7 @@ import torch
 from layers import disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, needs, reference, train_on
+from training import load, needs, on_four, reference, train_on
 
 from hpcpipe.models.tensor_parallel import whole_of
 from hpcpipe.plan import Kind
@@ -96,6 +96,7 @@ def test_parameters_after_one_step_of_plain_gradient_descent_differ_by_rounding_
 
 @pytest.mark.mpi(min_size=2)
 def test_ready_has_the_bits_of_fixed_whatever_the_hint_and_the_timing(comm, tmp_path):
+    on_four(comm)
     sizes = ("parallel.tensor=2", f"parallel.pipeline={2 if comm.size >= 4 else 1}", 'schedule.in_flight="2x"')
     fixed = ("parallel.tensor=2", sizes[1])
     bits = None
@@ -136,6 +137,7 @@ def test_the_gradient_norm_counts_every_slice_once_and_what_is_whole_once(comm, 
 @pytest.mark.mpi(min_size=2)
 def test_dropout_is_one_outside_the_slices_and_does_not_depend_on_the_pipeline(comm, tmp_path):
     """_whole checks that what is not sliced has the same bits on both slices; with other masks it would not."""
+    on_four(comm)
     more = ("model.dropout=0.2", 'model.recompute="all"')
     losses = []
     for pipeline in (1, 2) if comm.size >= 4 else (1,):

@@ -5,7 +5,7 @@ import torch
 from layers import by_layer, disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, needs, reference, train_on
+from training import load, needs, on_four, reference, train_on
 
 from hpcpipe.plan import Kind
 
@@ -21,6 +21,7 @@ def _settings(pipeline, hint, dispatch, *more):
 @pytest.mark.mpi(min_size=2)
 def test_tied_embeddings_train_as_one_matrix_under_every_schedule(comm, tmp_path):
     """Copies drift apart where their gradients are not summed (Megatron-LM 299); a V needs no message for them."""
+    on_four(comm)
     stages = min(comm.size, 4)
     runs = [(1, "bf", "ready"), (stages, "1f1b", "fixed"), (stages, "bf", "ready"), (stages, "zb-h1", "ready")]
     runs += [(stages, "zbv", "ready"), (2, "interleaved", "ready")]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from layers import disturb
-from training import load, needs, reference, rest, train_on
+from training import load, needs, on_four, reference, rest, train_on
 
 from hpcpipe.plan import Kind
 
@@ -61,6 +61,7 @@ def test_two_replicas_train_like_one_process_with_the_whole_batch(comm, tmp_path
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path, replicas):
+    on_four(comm)
     pipeline = comm.size // replicas
     if pipeline < 2 or pipeline > 4:
         pytest.skip("needs two to four stages")

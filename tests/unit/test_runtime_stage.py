@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from hpcpipe.device.gpu import seed_generators
 from hpcpipe.models.deferred import deferrable, recording
 from hpcpipe.plan import Kind, Task
 from hpcpipe.runtime.stage import Chunk, Stage
@@ -104,3 +105,13 @@ def test_what_a_chunk_hands_on_lies_in_no_slot_that_may_be_filled_again_before_t
     assert torch.equal(handed, torch.ones(3))
     assert torch.equal(gradient, torch.full((3,), 2.0))
     assert torch.equal(_run(stage, Kind.B, 0, 0, gradient), gradient)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**63 - 1])
+def test_layers_draw_as_after_torch_s_own_seeding_which_need_not_be_called(monkeypatch, value):
+    torch.manual_seed(value)
+    expected = torch.nn.functional.dropout(torch.ones(100), 0.3), torch.randn(3), torch.randint(99, (3,))
+    monkeypatch.setattr(torch, "manual_seed", None)
+    seed_generators(value)
+    found = torch.nn.functional.dropout(torch.ones(100), 0.3), torch.randn(3), torch.randint(99, (3,))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
