@@ -14,8 +14,9 @@ import pytest
 from command import FAULTS, QUICKSTART, hpcpipe, small
 from test_run_command import MPIEXEC
 
-RANK = 2
+RANK, RANKS = 1, 3
 END_WITHIN_S = 5.0
+LONG = small("job.steps=1000", f"parallel.pipeline={RANKS}")
 
 
 def _environment(tmp_path, what):
@@ -46,9 +47,7 @@ def ended(tmp_path_factory):
     @cache
     def run(what):
         folder = tmp_path_factory.mktemp(what)
-        process = hpcpipe(
-            "run", QUICKSTART, *small("job.steps=1000"), cwd=folder, environment=_environment(folder, what)
-        )
+        process = hpcpipe("run", QUICKSTART, *LONG, cwd=folder, environment=_environment(folder, what))
         seconds = _seconds_since_fault(folder)
         ranks = json.loads(next((folder / "runs" / "quickstart").glob("*/ranks.json")).read_text())
         return _Ended(folder, process, seconds, _still_alive({rank["pid"] for rank in ranks}))
@@ -69,7 +68,7 @@ def test_a_plain_run_ends_within_seconds_with_exit_code_4_and_the_rank_named(end
 
 @pytest.mark.parametrize("what", ["raise", "kill"])
 def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
-    command = [MPIEXEC, "-n", "4", sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART), *small("job.steps=1000")]
+    command = [MPIEXEC, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART), *LONG]
     process = subprocess.run(
         command,
         cwd=tmp_path,
@@ -90,9 +89,9 @@ def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
 def test_where_the_launcher_does_nothing_the_job_ends_as_fast(tmp_path, what):
     version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
     leave = ["-disable-auto-cleanup"] if "HYDRA" in version else []  # Open MPI ends the others itself
-    command = [MPIEXEC, *leave, "-n", "4", sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART)]
+    command = [MPIEXEC, *leave, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART)]
     process = subprocess.run(
-        [*command, *small("job.steps=1000")],
+        [*command, *LONG],
         cwd=tmp_path,
         env={**os.environ, **_environment(tmp_path, what)},
         capture_output=True,
@@ -109,7 +108,7 @@ def test_the_log_of_a_failed_run_is_analysed_up_to_its_end(ended, what):
     process = hpcpipe("analyze", "runs/quickstart/latest", "--json", cwd=ended(what).folder)
     assert process.returncode == 0, process.stderr
     report = json.loads(process.stdout)
-    assert len(report["ranks"]) == 4
+    assert len(report["ranks"]) == RANKS
     assert all(sum(rank["classes"].values()) == rank["wall_ns"] for rank in report["ranks"])
     assert report["steps"][1] >= 1
     if what == "kill":

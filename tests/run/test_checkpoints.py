@@ -142,9 +142,8 @@ def undisturbed(tmp_path_factory):
     def run(steps):
         if steps not in runs:
             folder = tmp_path_factory.mktemp("undisturbed")
-            process = hpcpipe(
-                "run", QUICKSTART, "--run-dir", "here", "--quiet", *options(steps), cwd=folder, timeout=600
-            )
+            sets = options(steps, "events.on=false")
+            process = hpcpipe("run", QUICKSTART, "--run-dir", "here", "--quiet", *sets, cwd=folder, timeout=600)
             assert process.returncode == 0, process.stderr
             runs[steps] = folder / "here"
         return runs[steps]

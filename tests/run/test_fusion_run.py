@@ -52,7 +52,7 @@ def test_a_search_is_shown_by_the_analysis_and_goes_on_when_the_run_is_resumed(t
     assert resumed[0].step == 24
     assert "the search goes on after the 2 trials of the checkpoint" in resumed[0].why
     assert " MB: trial 3: " in resumed[1].why
-    _run(tmp_path, 48, name="plain", job=JOB)
+    _run(tmp_path, 48, name="plain", job=(*JOB, "events.on=false"))
     assert _losses(tmp_path, "run") == _losses(tmp_path, "plain")
     refused = hpcpipe("run", QUICKSTART, *small("job.steps=24", *ON), "--replay", "run", cwd=tmp_path)
     assert refused.returncode == 2
@@ -69,5 +69,5 @@ def test_the_size_that_the_stage_decides_is_shown_logged_and_taken_by_a_run_that
     assert taken.step == 3
     assert taken.why.startswith("take 0.25 MB ")
     assert "take 0.25 MB ([comm] bucket_mb" in " ".join(hpcpipe("analyze", "run", cwd=tmp_path).stdout.split())
-    _run(tmp_path, 6, name="plain", job=AUTO)
+    _run(tmp_path, 6, name="plain", job=(*AUTO, "events.on=false"))
     assert _losses(tmp_path, "run") == _losses(tmp_path, "plain")

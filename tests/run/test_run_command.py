@@ -117,13 +117,13 @@ def test_data_parallel_with_two_stages_trains(tmp_path):
 
 
 def test_without_event_log_the_training_runs_and_says_nothing_of_it(tmp_path):
-    process = hpcpipe("run", QUICKSTART, *small("parallel.pipeline=2", "job.steps=2", "events.on=false"), cwd=tmp_path)
+    process = hpcpipe("run", QUICKSTART, *small("parallel.pipeline=1", "job.steps=2", "events.on=false"), cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert "event log" not in process.stdout
 
 
 def test_quiet_prints_nothing(tmp_path):
-    process = hpcpipe("run", QUICKSTART, "--quiet", *small("parallel.pipeline=2", "job.steps=2"), cwd=tmp_path)
+    process = hpcpipe("run", QUICKSTART, "--quiet", *small("parallel.pipeline=1", "job.steps=2"), cwd=tmp_path)
     assert (process.returncode, process.stdout) == (0, "")
 
 
