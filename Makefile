@@ -124,7 +124,7 @@ SANITIZED := build/sanitized
 .PHONY: test-native
 test-native: venv ## the C++ tests, with the address and the undefined-behaviour sanitizer
 	$(SAY) "C++ tests under ASan and UBSan"
-	@export PATH="$(CURDIR)/$(BIN):$$PATH"; test -f $(SANITIZED)/build.ninja || meson setup $(SANITIZED) -Dbuildtype=debugoptimized \
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; test -f $(SANITIZED)/build.ninja || meson setup $(SANITIZED) -Dbuildtype=debug \
 	  -Db_sanitize=address,undefined -Db_lundef=false $(if $(MPICC),-Dmpicc=$(MPICC)) >/dev/null
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  meson test -C $(SANITIZED) --quiet --print-errorlogs --suite native # MPI keeps memory until the process ends

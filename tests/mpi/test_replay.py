@@ -67,7 +67,7 @@ def _orders(directory):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("hint", ["bfw", "interleaved", "critical"])
 def test_an_emulated_run_under_random_times_and_delays_is_replayed_under_other_ones(comm, tmp_path, hint):
-    on_four(comm)
+    on_two(comm)
     settings = [f"parallel.pipeline={comm.size}", f'schedule.hint="{hint}"', 'schedule.accumulate="arrival"']
     settings += ['schedule.in_flight="2x"', "batch.microbatches=8"]
     settings += ['variability.compute={ model = "lognormal", sigma = 0.8 }']

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layers import by_layer, disturb
-from training import load, needs, on_four, reference, train_on
+from training import load, needs, on_four, on_two, reference, train_on
 
 STEPS = "job.steps=6"
 LAYERS = "model.layers=8"
@@ -53,7 +53,7 @@ def comm_of_module():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("hint", "dispatch"), SCHEDULES)
 def test_every_hint_has_the_losses_of_torch_and_the_bits_of_1f1b(comm, tmp_path, plain, hint, dispatch):
-    on_four(comm)
+    (on_two if dispatch == "fixed" else on_four)(comm)
     pipeline = min(comm.size, 4)
     seed = SCHEDULES.index((hint, dispatch))
     settings = _settings(pipeline, hint, dispatch)

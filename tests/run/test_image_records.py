@@ -60,7 +60,7 @@ def test_a_run_with_a_tokenizer_goes_on_with_the_same_one_only(digits, tmp_path)
 def test_records_that_cannot_be_used_are_an_error_of_the_input(digits, tmp_path):
     (tmp_path / "records.jsonl").write_text('{"text": "fine"}\n{"image": "gone.png", "text": "a cat"}\n')
     for words in (["run"], ["run", "--dry-run"]):
-        run = hpcpipe(*words, JOB, *_settings(tmp_path), cwd=tmp_path)
+        run = hpcpipe(*words, JOB, *_settings(tmp_path, "parallel.pipeline=1"), cwd=tmp_path)
         assert run.returncode == 2, run.stdout + run.stderr
         assert f"{tmp_path / 'records.jsonl'}, line 2: {tmp_path / 'gone.png'}: No such file" in run.stderr
         assert "Traceback" not in run.stderr

@@ -12,7 +12,7 @@ WITHIN = 0.03
     "settings",
     [
         ("schedule.hint=critical", "schedule.dispatch=ready"),
-        ("schedule.hint=1f1b", "schedule.dispatch=fixed"),
+        ("schedule.hint=1f1b", "schedule.dispatch=fixed", "parallel.pipeline=2", "model.layers=4"),
     ],
 )
 def test_a_simulation_of_a_recorded_run_takes_as_long_as_the_run(tmp_path, settings):
