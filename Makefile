@@ -79,6 +79,9 @@ demo: venv ## train a small GPT on 4 ranks and account for its time (the quickst
 .PHONY: test
 test: test-unit test-native test-run test-mpi test-slurm ## all tests: unit, C++, whole runs, on 2, 3 and 4 ranks, on a Slurm
 
+# Tests share the cores: threads that wait for each other would spin on them.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1
+
 # Which of several ranks died first is seen by a thread that has to look within the millisecond until the others die too.
 ALONE := tests/unit/test_cluster_launch.py
 
@@ -88,7 +91,7 @@ TIMED := tests/run/test_a_rank_fails.py tests/run/test_simulate_a_run.py
 .PHONY: test-unit
 test-unit: venv ## tests of the parts, without other ranks
 	$(SAY) "unit tests"
-	@$(BIN)/python -m pytest -q -n 2 --dist=worksteal --ignore=$(ALONE) tests/unit
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n 2 --dist=worksteal --ignore=$(ALONE) tests/unit
 	@$(BIN)/python -m pytest -q $(ALONE)
 
 .PHONY: test-run

@@ -54,9 +54,14 @@ def kill(pids):
 
 
 def end_all(mark):
-    """Kill all processes that have a variable."""
-    deadline = time.monotonic() + 10
-    while (left := processes(mark)) and time.monotonic() < deadline:  # a step may just have started another
+    """Kill all processes that have a variable.
+
+    One that is just becoming another program shows no variables, and a step may just have started another.
+    """
+    deadline, clean = time.monotonic() + 10, 0
+    while clean < 3 and time.monotonic() < deadline:
+        left = processes(mark)
+        clean = 0 if left else clean + 1
         kill(left)
         time.sleep(0.05)
 

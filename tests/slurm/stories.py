@@ -40,7 +40,7 @@ class Story:
         while len(self.steps(restart)) <= self.first_step(restart):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no step after restart {restart}: {self.state()['JobState']}\n{self.log}")
-            time.sleep(0.2)
+            time.sleep(0.4)
 
     def first_step(self, restart):
         """Return how many steps of earlier starts a start of the job has gone on with, as far as it tells."""
