@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training import on_two, rest, train_on
+from training import LOGGED, on_two, rest, train_on
 
 from hpcpipe.events import causality, open_run
 from hpcpipe.events.clock import fit_clock
@@ -114,7 +114,7 @@ def test_a_run_with_wrong_clocks_is_read_on_one_clock(comm, clocks, tmp_path):
     """No message arrives before it was sent, but for what the clocks' uncertainty explains."""
     stages = min(comm.size, 4)
     begun = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    train_on(comm, tmp_path, f"parallel.pipeline={stages}", "job.steps=6", 'schedule.hint="1f1b"')
+    train_on(comm, tmp_path, f"parallel.pipeline={stages}", "job.steps=6", 'schedule.hint="1f1b"', LOGGED)
     ended = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     if comm.rank == 0:
         (directory,) = (path for path in Path(tmp_path).iterdir() if path.name.startswith("run-"))

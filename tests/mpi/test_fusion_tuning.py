@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import load, needs, train_job
+from training import LOGGED, load, needs, train_job
 
 from hpcpipe.collective import tuner
 from hpcpipe.events import open_run
@@ -22,6 +22,7 @@ def _job(folder, pipeline, fusion):
         "batch.microbatch_size=1",
         f'tune.fusion="{fusion}"',
         "job.steps=50",
+        LOGGED,
     )
 
 

@@ -7,7 +7,7 @@ the run never ends.
 from pathlib import Path
 
 import pytest
-from training import load, train_job
+from training import LOGGED, load, train_job
 
 from hpcpipe.events import open_run
 from hpcpipe.plan import Kind
@@ -24,6 +24,7 @@ def _job(folder, comm, split):
         "comm.bucket_mb=0.03",  # a bucket has parameters of one chunk or of two
         f"comm.split_allreduce={split}",
         f"job.steps={STEPS}",
+        LOGGED,
     )
 
 

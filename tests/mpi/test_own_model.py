@@ -40,6 +40,8 @@ microbatch_size = 2
 name = "sgd"
 lr = 0.1
 weight_decay = 0.0
+[events]
+on = false
 """
 LAYOUTS = {
     "1 stage": (1, ()),

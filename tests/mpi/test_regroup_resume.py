@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from training import load, on_two, rest
+from training import LOGGED, load, on_two, rest
 
 from hpcpipe.checkpoint import Resume, read_manifest
 from hpcpipe.events import open_run
@@ -23,6 +23,7 @@ BASE = (
     "model.dropout=0.1",
     'tune.grouping="on"',
     'tune.memory_limit="1 GiB"',
+    LOGGED,
 )
 
 

@@ -9,7 +9,7 @@ import torch
 from layers import disturb
 from test_emulated import JOB as EMULATED
 from test_training import _EvenGradientsLate
-from training import load, needs, on_four, on_two, rest
+from training import LOGGED, load, needs, on_four, on_two, rest
 
 from hpcpipe.events import open_run
 from hpcpipe.events.recording import ReplayError
@@ -96,7 +96,7 @@ def test_a_run_that_changed_its_groups_and_micro_batches_is_replayed_with_them(c
         "job.steps=6",
     ]
     settings += ["batch.microbatch_size=1", "model.dropout=0.1", 'tune.grouping="on"', 'tune.memory_limit="1 GiB"']
-    job = load(tmp_path, *settings, 'tune.microbatch_size="tuned"')
+    job = load(tmp_path, *settings, 'tune.microbatch_size="tuned"', LOGGED)
     had = (Grouping(1, 1), Grouping(2, 1), Grouping(2, 3), Grouping(1, 12), Grouping(3, 1), Grouping(3, 1))
 
     def change(step, rank):
@@ -123,7 +123,7 @@ def test_a_real_run_is_replayed_with_the_same_order_and_bits(comm, tmp_path, rep
         pytest.skip("needs two stages")
     settings = [f"parallel.pipeline={pipeline}", f"parallel.data={replicas}", "comm.bucket_mb=0.02", "job.steps=4"]
     settings += [f'schedule.hint="{hint}"', 'schedule.accumulate="arrival"', 'schedule.in_flight="2x"']
-    job = load(tmp_path, *settings, "model.layers=8")
+    job = load(tmp_path, *settings, "model.layers=8", LOGGED)
     recorded, parameters = _run(comm, tmp_path, job, before_step=disturb(1, share=0.4, longest_s=0.01))
     replayed, again = _run(comm, tmp_path, job, replay=recorded, before_step=disturb(2, share=0.4, longest_s=0.01))
     assert all(torch.equal(a, b) for a, b in zip(parameters, again, strict=True))
@@ -145,8 +145,8 @@ def test_sums_in_order_of_arrival_have_other_bits_in_another_order_and_the_same_
             rank.mailbox.poll = _EvenGradientsLate(rank.mailbox.poll)
 
     settings = ['schedule.hint="bf"', 'schedule.accumulate="arrival"', "parallel.pipeline=2", "job.steps=4"]
-    job = load(tmp_path, *settings)
-    fixed = load(tmp_path, *settings, 'schedule.hint="1f1b"', 'schedule.dispatch="fixed"')
+    job = load(tmp_path, *settings, LOGGED)
+    fixed = load(tmp_path, *settings, LOGGED, 'schedule.hint="1f1b"', 'schedule.dispatch="fixed"')
     _, plain = _run(comm, tmp_path, fixed)
     recorded, swapped = _run(comm, tmp_path, job, before_step=swap)
     replayed, again = _run(comm, tmp_path, job, replay=recorded)

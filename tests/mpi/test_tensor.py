@@ -5,7 +5,7 @@ import torch
 from layers import disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, needs, on_four, reference, train_on
+from training import LOGGED, load, needs, on_four, reference, train_on
 
 from hpcpipe.models.tensor_parallel import whole_of
 from hpcpipe.plan import Kind
@@ -184,7 +184,7 @@ def test_replicas_of_slices_with_late_messages_neither_hang_nor_differ(comm, tmp
 @pytest.mark.mpi(min_size=4)
 def test_a_run_with_slices_can_be_replayed(comm, tmp_path):
     settings = _settings(("parallel.tensor=2", "parallel.pipeline=2"), "bf", "ready", 'schedule.accumulate="arrival"')
-    job = load(tmp_path, *settings)
+    job = load(tmp_path, *settings, LOGGED)
     source, parameters = run(comm, tmp_path, job, before_step=disturb(3, share=0.4, longest_s=0.01))
     again, same = run(comm, tmp_path, job, replay=source, before_step=disturb(4, share=0.4, longest_s=0.01))
     assert all(torch.equal(a, b) for a, b in zip(parameters, same, strict=True))

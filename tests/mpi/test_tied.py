@@ -5,7 +5,7 @@ import torch
 from layers import by_layer, disturb
 from test_replay import _orders as orders
 from test_replay import _run as run
-from training import load, needs, on_four, reference, train_on
+from training import LOGGED, load, needs, on_four, reference, train_on
 
 from hpcpipe.plan import Kind
 
@@ -108,7 +108,7 @@ def test_only_a_tie_between_stages_is_exchanged(comm, tmp_path):
 def test_a_run_with_ties_and_repeated_forwards_can_be_replayed(comm, tmp_path):
     needs(comm, 2)
     settings = _settings(2, "bf", "ready", 'model.recompute="all"', 'schedule.accumulate="arrival"')
-    job = load(tmp_path, *settings)
+    job = load(tmp_path, *settings, LOGGED)
     source, parameters = run(comm, tmp_path, job, before_step=disturb(3))
     again, same = run(comm, tmp_path, job, replay=source)
     assert all(torch.equal(a, b) for a, b in zip(parameters, same, strict=True))

@@ -28,6 +28,8 @@ lr = 3e-3
 warmup = 1
 [comm]
 bucket_mb = 0.02
+[events]
+on = false
 """
 )
 

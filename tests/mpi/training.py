@@ -34,7 +34,11 @@ microbatch_size = 2
 lr = 1e-3
 warmup = 5
 schedule = "cosine"
+[events]
+on = false
 """
+LOGGED = "events.on=true"
+"""For what looks at the event log: making one takes longer than a short training."""
 
 
 def needs(comm, ranks):

@@ -8,7 +8,7 @@ import pytest
 from command import ROOT, hpcpipe
 
 JOBS = ROOT / "jobs"
-SHORT = ("job.steps=3", "batch.microbatches=2", "batch.microbatch_size=1", "data.seq_len=32")
+SHORT = ("job.steps=3", "events.on=false", "batch.microbatches=2", "batch.microbatch_size=1", "data.seq_len=32")
 EXAMPLES = {
     "data_parallel": ("parallel.data=2", "model.layers=4", "model.context=32", *SHORT),
     "hugging_face": ("checkpoint.every=3", *SHORT),
@@ -23,8 +23,10 @@ def small_gpt2(tmp_path):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_trains(name, tmp_path, small_gpt2):
-    settings = [*EXAMPLES[name], *([f"model.init={small_gpt2}"] if name == "hugging_face" else [])]
+def test_an_example_trains(name, tmp_path, request):
+    settings = list(EXAMPLES[name])
+    if name == "hugging_face":
+        settings.append(f"model.init={request.getfixturevalue('small_gpt2')}")
     words = [word for setting in settings for word in ("--set", setting)]
     run = hpcpipe("run", JOBS / f"{name}.toml", *words, "--run-dir", "run", cwd=tmp_path)
     assert run.returncode == 0, run.stderr

@@ -35,6 +35,8 @@ pipeline = 2
 microbatches = 4
 [checkpoint]
 every = "end"
+[events]
+on = false
 """)
     process = hpcpipe("run", "job.toml", "--run-dir", "here", cwd=tmp_path)
     assert process.returncode == 0, process.stderr

@@ -44,6 +44,7 @@ def test_a_run_with_a_tokenizer_goes_on_with_the_same_one_only(digits, tmp_path)
         "job.steps=2",
         "parallel.pipeline=1",
         "batch.microbatches=2",
+        "events.on=false",
     )
     run = hpcpipe("run", JOB, *settings, "--set", "checkpoint.every=end", "--run-dir", "here", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
