@@ -104,7 +104,7 @@ test-run: venv ## tests that start real runs
 .PHONY: test-slurm
 test-slurm: venv ## tests on a real Slurm, which they start here (root; Debian's slurmctld slurmd slurm-client munge iproute2)
 	$(SAY) "tests on a Slurm of this machine"
-	@$(BIN)/python -m pytest -q tests/slurm
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q tests/slurm
 
 .PHONY: test-nightly
 test-nightly: venv ## the property tests of the schedules with 20,000 cases (minutes)

@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 
 from hpcpipe.analyze import plot_gantt, render_text, summarize
 from hpcpipe.analyze.drawing import MISSING, can_draw
+from hpcpipe.cli.garbage import collect_seldom
 from hpcpipe.cli.terminal import file_console, make_console, say, suggest
 from hpcpipe.events import open_run
 from hpcpipe.exit_code import ExitCode
@@ -42,6 +43,7 @@ def print_outcome(job: "Job", outcome: Outcome, directory: Path, *, quiet: bool)
         )
     if job.events.on:
         console = make_console()
+        collect_seldom()  # what draws is loaded now, and the steps are done
         try:
             with _drawing(console, quiet=quiet):
                 table = _report(outcome, directory)

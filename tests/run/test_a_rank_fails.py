@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from command import FAULTS, QUICKSTART, hpcpipe, small
+from command import EMULATED, FAULTS, QUICKSTART, hpcpipe, is_alive, small
 from test_run_command import MPIEXEC
 
 RANK, RANKS = 1, 3
@@ -68,16 +68,7 @@ def test_a_plain_run_ends_within_seconds_with_exit_code_4_and_the_rank_named(end
 
 @pytest.mark.parametrize("what", ["raise", "kill"])
 def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
-    command = [MPIEXEC, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART), *LONG]
-    process = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, **_environment(tmp_path, what)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    process = _under(MPIEXEC, tmp_path, what)
     assert _seconds_since_fault(tmp_path) < END_WITHIN_S
     assert process.returncode != 0
     if what == "raise":
@@ -89,18 +80,24 @@ def test_a_run_under_mpiexec_ends_as_fast(tmp_path, what):
 def test_where_the_launcher_does_nothing_the_job_ends_as_fast(tmp_path, what):
     version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
     leave = ["-disable-auto-cleanup"] if "HYDRA" in version else []  # Open MPI ends the others itself
-    command = [MPIEXEC, *leave, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", str(QUICKSTART)]
-    process = subprocess.run(
-        [*command, *LONG],
-        cwd=tmp_path,
-        env={**os.environ, **_environment(tmp_path, what)},
+    process = _under(MPIEXEC, tmp_path, what, *leave)
+    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
+    assert process.returncode != 0
+
+
+def _under(launcher, folder, what, *options):
+    """Return how emulated ranks that a launcher has started have ended."""
+    (folder / "job.toml").write_text(EMULATED)
+    command = [launcher, *options, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", "job.toml"]
+    return subprocess.run(
+        [*command, "--set", f"parallel.pipeline={RANKS}"],
+        cwd=folder,
+        env={**os.environ, **_environment(folder, what), "HPCPIPE_TEST_FAULT_EMULATED": "1"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert _seconds_since_fault(tmp_path) < END_WITHIN_S
-    assert process.returncode != 0
 
 
 @pytest.mark.parametrize("what", ["raise", "kill"])
@@ -123,13 +120,6 @@ def test_no_rank_is_left_behind(ended, what):
 def _still_alive(pids):
     """Return those that are there when a while has passed."""
     give_up = time.monotonic() + END_WITHIN_S
-    while (alive := {pid for pid in pids if _alive(pid)}) and time.monotonic() < give_up:
+    while (alive := {pid for pid in pids if is_alive(pid)}) and time.monotonic() < give_up:
         time.sleep(0.05)
     return alive
-
-
-def _alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -7,30 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from command import hpcpipe
-from test_a_rank_fails import _alive
+from command import EMULATED, hpcpipe, is_alive
 
 HANGS = Path(__file__).parent / "hangs"
-JOB = """
-[job]
-name = "hanging"
-steps = 1000000
-hang_timeout = 4
-[model]
-kind = "synthetic"
-[data]
-kind = "synthetic"
-[device]
-kind = "emulated"
-forward_ms = 1
-backward_ms = 2
-[parallel]
-pipeline = 4
-[schedule]
-hint = "bf"
-[batch]
-microbatches = 6
-"""
 TIMEOUT_S = 4.0
 END_WITHIN_S = 2 * TIMEOUT_S + 12.0
 RANK, STEP = 1, 20
@@ -43,7 +22,7 @@ TOLD = {
 
 
 def _environment(tmp_path, what):
-    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "job.toml").write_text(EMULATED)
     return {
         "PYTHONPATH": os.pathsep.join([str(HANGS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "HPCPIPE_TEST_HANG": f"{what}:{RANK}:{STEP}",
@@ -66,9 +45,9 @@ def test_the_rank_that_is_stuck_is_named_with_what_it_waits_for_and_the_run_ends
     assert "Traceback" not in process.stderr
     ranks = json.loads((tmp_path / "run" / "ranks.json").read_text())
     give_up = time.monotonic() + 5.0
-    while any(_alive(entry["pid"]) for entry in ranks) and time.monotonic() < give_up:
+    while any(is_alive(entry["pid"]) for entry in ranks) and time.monotonic() < give_up:
         time.sleep(0.05)
-    assert not [entry["pid"] for entry in ranks if _alive(entry["pid"])]
+    assert not [entry["pid"] for entry in ranks if is_alive(entry["pid"])]
     assert process.stderr.count("is the first that is stuck") == 1
     if what == "lock":
         assert "in faulty_start" in process.stderr

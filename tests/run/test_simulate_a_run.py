@@ -49,7 +49,7 @@ network = { model = "lognormal", base_ms = 1.0, sigma = 1.0 }
 """
 
 
-@pytest.mark.parametrize("hint", ["critical", "bfw"])
+@pytest.mark.parametrize("hint", ["critical", pytest.param("bfw", marks=pytest.mark.long)])
 def test_a_simulation_of_an_emulated_run_takes_as_long_as_the_run(tmp_path, hint):
     (tmp_path / "emulated.toml").write_text(EMULATED)
     options = ("--set", "job.steps=9", "--set", f"schedule.hint={hint}")

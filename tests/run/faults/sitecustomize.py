@@ -1,6 +1,7 @@
 """Loaded by every Python whose PYTHONPATH names this folder: breaks one rank's stage if HPCPIPE_TEST_FAULT asks for it.
 
-HPCPIPE_TEST_FAULT is "what:rank:step"; the moment of the fault is written to HPCPIPE_TEST_FAULT_TIME.
+HPCPIPE_TEST_FAULT is "what:rank:step"; the moment of the fault is written to HPCPIPE_TEST_FAULT_TIME. The stage of an
+emulated rank is broken where HPCPIPE_TEST_FAULT_EMULATED is set, which starts without torch.
 """
 
 import os
@@ -14,7 +15,10 @@ if "HPCPIPE_TEST_FAULT" in os.environ and MY_RANK is not None:
     import time
     from pathlib import Path
 
-    from hpcpipe.runtime.stage import Stage
+    if "HPCPIPE_TEST_FAULT_EMULATED" in os.environ:
+        from hpcpipe.runtime.synthetic import SyntheticStage as Stage
+    else:
+        from hpcpipe.runtime.stage import Stage
 
     what, rank, at_step = os.environ["HPCPIPE_TEST_FAULT"].split(":")
     start = Stage.start
