@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from training import on_four
 
 from hpcpipe.analyze import summarize
 from hpcpipe.events import open_run
@@ -38,6 +39,7 @@ seed = 5
 
 def _run(comm, folder, *overrides, before_step=lambda _step, _rank: None):
     """Run the job on all ranks; return it and, on rank 0, its log."""
+    on_four(comm)
     path = folder / "job.toml"
     path.write_text(JOB)
     job = load_job(path, (f"parallel.pipeline={comm.size}", *overrides))
