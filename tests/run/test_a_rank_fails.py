@@ -16,6 +16,7 @@ from test_run_command import MPIEXEC
 
 RANK, RANKS = 1, 3
 END_WITHIN_S = 5.0
+ON_EMULATED = {"HPCPIPE_TEST_FAULT_EMULATED": "1"}
 LONG = small("job.steps=1000", f"parallel.pipeline={RANKS}")
 
 
@@ -25,6 +26,12 @@ def _environment(tmp_path, what):
         "HPCPIPE_TEST_FAULT": f"{what}:{RANK}:3",
         "HPCPIPE_TEST_FAULT_TIME": str(tmp_path / "when"),
     }
+
+
+def _emulated(folder):
+    """Return the arguments of a run whose ranks start without torch."""
+    (folder / "job.toml").write_text(EMULATED)
+    return "job.toml", "--set", f"parallel.pipeline={RANKS}"
 
 
 def _seconds_since_fault(tmp_path):
@@ -47,9 +54,12 @@ def ended(tmp_path_factory):
     @cache
     def run(what):
         folder = tmp_path_factory.mktemp(what)
-        process = hpcpipe("run", QUICKSTART, *LONG, cwd=folder, environment=_environment(folder, what))
+        job, environment = (QUICKSTART, *LONG), _environment(folder, what)
+        if what not in ("raise", "kill"):
+            job, environment = _emulated(folder), {**environment, **ON_EMULATED}
+        process = hpcpipe("run", *job, cwd=folder, environment=environment)
         seconds = _seconds_since_fault(folder)
-        ranks = json.loads(next((folder / "runs" / "quickstart").glob("*/ranks.json")).read_text())
+        ranks = json.loads(next((folder / "runs").glob("*/*/ranks.json")).read_text())
         return _Ended(folder, process, seconds, _still_alive({rank["pid"] for rank in ranks}))
 
     return run
@@ -87,12 +97,10 @@ def test_where_the_launcher_does_nothing_the_job_ends_as_fast(tmp_path, what):
 
 def _under(launcher, folder, what, *options):
     """Return how emulated ranks that a launcher has started have ended."""
-    (folder / "job.toml").write_text(EMULATED)
-    command = [launcher, *options, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", "job.toml"]
     return subprocess.run(
-        [*command, "--set", f"parallel.pipeline={RANKS}"],
+        [launcher, *options, "-n", str(RANKS), sys.executable, "-m", "hpcpipe", "run", *_emulated(folder)],
         cwd=folder,
-        env={**os.environ, **_environment(folder, what), "HPCPIPE_TEST_FAULT_EMULATED": "1"},
+        env={**os.environ, **_environment(folder, what), **ON_EMULATED},
         capture_output=True,
         text=True,
         timeout=60,

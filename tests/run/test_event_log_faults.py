@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command import QUICKSTART, hpcpipe, small
+from command import EMULATED, hpcpipe
 
 from hpcpipe.events import open_run
 
@@ -14,8 +14,10 @@ LOG_FAULTS = Path(__file__).parent / "log_faults"
 def run(folder, fault, *overrides):
     path = os.pathsep.join([str(LOG_FAULTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"HPCPIPE_TEST_LOG_FAULT": fault, "PYTHONPATH": path}
-    options = small("job.steps=14", "parallel.pipeline=2", 'schedule.hint="1f1b"', *overrides)
-    return hpcpipe("run", QUICKSTART, "--run-dir", "here", *options, cwd=folder, environment=environment)
+    (folder / "job.toml").write_text(EMULATED)
+    sets = ("job.steps=14", "job.hang_timeout=60", "parallel.pipeline=2", *overrides)
+    options = [word for override in sets for word in ("--set", override)]
+    return hpcpipe("run", "job.toml", "--run-dir", "here", *options, cwd=folder, environment=environment)
 
 
 def warnings(process):
@@ -78,7 +80,7 @@ def test_a_node_has_one_file_and_the_same_rows(tmp_path):
     assert [(rank.rank, rank.header.stage, len(rank.steps)) for rank in log.ranks] == [(0, 0, 14), (1, 1, 14)]
     for rank in log.ranks:
         tasks = rank.events.kind <= 1
-        assert tasks.sum() == 14 * 8 * 2
+        assert tasks.sum() == 14 * 6 * 2
 
 
 def test_a_rank_of_a_node_that_is_killed_leaves_what_it_handed_over(tmp_path):
