@@ -8,7 +8,7 @@ import torch
 from layers import by_layer, disturb
 from safetensors import safe_open
 from test_replay import _run as run
-from training import needs, on_two, rest, train_job
+from training import needs, on_four, rest, train_job
 
 from hpcpipe.job import load_job
 from hpcpipe.job.huggingface import stored_tensors
@@ -70,7 +70,7 @@ def loss_of_transformers(job, model):
 @pytest.mark.mpi(min_size=2)
 def test_stages_that_load_a_folder_have_transformers_loss_and_gradients(comm, started, tmp_path):
     """With plain SGD at rate 1 a parameter moves by its gradient."""
-    on_two(comm)
+    on_four(comm)
     path, theirs = started
     layers = load_job(path).model.layers
     layouts = [each for each in LAYOUTS if each[0] <= comm.size and each[0] * each[1] <= layers]

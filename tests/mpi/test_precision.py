@@ -6,7 +6,7 @@ import pytest
 import torch
 from kept_state import state_of
 from layers import by_layer, disturb
-from training import load, needs, on_two, reference, train_on
+from training import load, needs, on_four, reference, train_on
 
 from hpcpipe.collective import Group
 from hpcpipe.plan import Kind
@@ -93,10 +93,10 @@ def test_in_bf16_ready_has_the_bits_of_fixed_under_any_timing(comm, tmp_path):
 
 @pytest.mark.mpi(min_size=2)
 def test_in_bf16_neither_dropout_nor_clipping_depends_on_the_pipeline(comm, tmp_path):
-    on_two(comm)
+    on_four(comm)
     more = ("job.steps=3", "model.dropout=0.2", "optimizer.clip=0.5", BF16)
     found = []
-    for pipeline in (1, 2, *([4] if comm.size >= 4 else [])):
+    for pipeline in (1, 2, 4):
         settings = _layout(pipeline, "bf", "ready", *more)
         result = train_on(comm, tmp_path, *settings, before_step=_one_thread)
         found.append(by_layer(comm, result, load(tmp_path, *settings)))

@@ -119,8 +119,6 @@ def test_a_run_that_changed_its_groups_and_micro_batches_is_replayed_with_them(c
 def test_a_real_run_is_replayed_with_the_same_order_and_bits(comm, tmp_path, replicas, hint):
     on_four(comm)
     pipeline = min(comm.size // replicas, 4)
-    if pipeline < 2:
-        pytest.skip("needs two stages")
     settings = [f"parallel.pipeline={pipeline}", f"parallel.data={replicas}", "comm.bucket_mb=0.02", "job.steps=4"]
     settings += [f'schedule.hint="{hint}"', 'schedule.accumulate="arrival"', 'schedule.in_flight="2x"']
     job = load(tmp_path, *settings, "model.layers=8", LOGGED)

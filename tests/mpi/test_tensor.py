@@ -97,7 +97,7 @@ def test_parameters_after_one_step_of_plain_gradient_descent_differ_by_rounding_
 @pytest.mark.mpi(min_size=2)
 def test_ready_has_the_bits_of_fixed_whatever_the_hint_and_the_timing(comm, tmp_path):
     on_four(comm)
-    sizes = ("parallel.tensor=2", f"parallel.pipeline={2 if comm.size >= 4 else 1}", 'schedule.in_flight="2x"')
+    sizes = ("parallel.tensor=2", "parallel.pipeline=2", 'schedule.in_flight="2x"')
     fixed = ("parallel.tensor=2", sizes[1])
     bits = None
     runs = [(fixed, "1f1b", "fixed")]
@@ -140,7 +140,7 @@ def test_dropout_is_one_outside_the_slices_and_does_not_depend_on_the_pipeline(c
     on_four(comm)
     more = ("model.dropout=0.2", 'model.recompute="all"')
     losses = []
-    for pipeline in (1, 2) if comm.size >= 4 else (1,):
+    for pipeline in (1, 2):
         settings = _settings(("parallel.tensor=2", f"parallel.pipeline={pipeline}"), "bf", "ready", *more)
         result = train_on(comm, tmp_path, *settings, before_step=disturb(2))
         _whole(comm, result, load(tmp_path, *settings))

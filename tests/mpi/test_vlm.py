@@ -7,7 +7,7 @@ import torch
 from layers import by_layer, disturb
 from picture_records import RECORDS, write_lines, write_tar
 from small_tokenizer import write_tokenizer
-from training import load, needs, on_two, train_on
+from training import load, needs, on_four, on_two, train_on
 
 from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches, open_tokenizer
 from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
@@ -167,7 +167,7 @@ def test_two_replicas_train_and_evaluate_like_one_process_with_the_whole_batch(c
 @pytest.mark.mpi(min_size=2)
 def test_slices_train_and_evaluate_like_one_process(comm, tmp_path):
     """Both encoder and language model are cut, with micro-batches that have no image at all."""
-    on_two(comm)
+    on_four(comm)
     held = ("data.eval_fraction=0.4", "data.eval_microbatch_size=2")
     more = ("parallel.tensor=2", "model.tied=true", "comm.check_collectives=true")
     settings = _settings(comm.size // 2, "bfw", "ready", *more, *held)

@@ -162,7 +162,7 @@ def _same_both_ways(schedule, link, seed, style, begin=None, agreement_ns=0, *af
     return expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=500)
 @given(schedules(), settings_of_a_step())
 def test_rows_causes_and_peaks_are_those_of_the_python_simulator(schedule, settings):
     _same_both_ways(schedule, *settings)
