@@ -6,7 +6,7 @@ model.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -27,34 +27,41 @@ def check_fit(folder: Path, manifest: Manifest, job: Job) -> None:
     Raises
     ------
     CheckpointError
-        The message has the checkpoint's value, the job's, and what to do.
+        The message has each value that differs, the checkpoint's and the job's, and what to do.
     """
+    faults = list(_misfits(manifest, job))
+    if faults:
+        raise CheckpointError(f"{folder} is of another training: {'; '.join(faults)}, or start anew without --resume")
+
+
+def _misfits(manifest: Manifest, job: Job) -> Iterator[str]:
     saved, wanted = tomllib.loads(manifest.job_toml), tomllib.loads(job.to_toml())
-    for table, free in (("model", _FREE_MODEL_KEYS), ("data", _FREE_DATA_KEYS)):
-        for key in saved[table]:
-            if key not in free and key in wanted[table] and saved[table][key] != wanted[table][key]:
-                _refuse(folder, f"[{table}] {key}", saved[table][key], wanted[table][key])
-    if saved["optimizer"]["name"] != wanted["optimizer"]["name"]:
-        _refuse(folder, "[optimizer] name", saved["optimizer"]["name"], wanted["optimizer"]["name"])
-    then, now = (tables.get("precision", {}).get("compute", "fp32") for tables in (saved, wanted))
-    if then != now:
-        _refuse(folder, "[precision] compute", then, now)
-    if manifest.seed != job.run.seed:
-        _refuse(folder, "[job] seed", manifest.seed, job.run.seed)
-    then, now = _file_name(saved), _file_name(wanted)
-    if then != now:
-        _refuse(folder, "[data] path", then, now)
-    then, now = manifest.tokenizer, tokenizer_hash(job)
-    if None not in (then, now) and then != now:
-        raise CheckpointError(
-            f"{folder} is of another training: it has [data] tokenizer = {_said(saved, then)}, the job has "
-            f"{_said(wanted, now)}; set it to the same tokenizer, with the same content, or start anew without --resume"
+    values = [
+        (f"[{table}] {key}", then, wanted[table][key])
+        for table, free in (("model", _FREE_MODEL_KEYS), ("data", _FREE_DATA_KEYS))
+        for key, then in saved[table].items()
+        if key not in free and key in wanted[table]
+    ]
+    values += [
+        ("[data] path", _file_name(saved), _file_name(wanted)),
+        ("[optimizer] name", saved["optimizer"]["name"], wanted["optimizer"]["name"]),
+        ("[precision] compute", _compute(saved), _compute(wanted)),
+        ("[job] seed", manifest.seed, job.run.seed),
+    ]
+    for key, then, now in values:
+        if then != now:
+            yield f"it has {key} = {then!r}, the job has {now!r}; set it to {then!r}"
+    before, after = manifest.tokenizer, tokenizer_hash(job)
+    if None not in (before, after) and before != after:
+        yield (
+            f"it has [data] tokenizer = {_said(saved, before)}, the job has {_said(wanted, after)}; "
+            "set it to the same tokenizer, with the same content"
         )
-    before, after = samples_per_step(saved), samples_per_step(wanted)
-    if before != after:
-        raise CheckpointError(
-            f"{folder} was trained with {before} sequences a step (microbatches x microbatch_size x data), the job "
-            f"has {after}: its place in the data would be another; keep the product at {before}"
+    then, now = samples_per_step(saved), samples_per_step(wanted)
+    if then != now:
+        yield (
+            f"it has {then} sequences a step (microbatches x microbatch_size x data), the job has {now}, so its place "
+            f"in the data would be another; keep the product at {then}"
         )
 
 
@@ -79,12 +86,9 @@ def _said(tables: Mapping[str, Any], digest: str | None) -> str:
     return f"{tables['data']['tokenizer']!r} (xxh3 {digest})" if digest else "''"
 
 
+def _compute(tables: Mapping[str, Any]) -> object:
+    return tables.get("precision", {}).get("compute", "fp32")
+
+
 def _file_name(tables: Mapping[str, Any]) -> str:
     return PurePath(str(tables["data"].get("path", ""))).name
-
-
-def _refuse(folder: Path, key: str, saved: object, wanted: object) -> None:
-    raise CheckpointError(
-        f"{folder} is of another training: it has {key} = {saved!r}, the job has {wanted!r}; set it to {saved!r}, or "
-        "start anew without --resume"
-    )

@@ -65,6 +65,19 @@ def test_another_training_is_refused_with_both_values(tmp_path, overrides, words
         check_fit(path, read_manifest(path), job_of(tmp_path, *overrides))
 
 
+def test_all_that_differs_is_named_at_once(tmp_path):
+    path = make(tmp_path, job_of(tmp_path), 7)
+    changed = job_of(
+        tmp_path, "model.dim=128", "data.seq_len=16", "optimizer.name='sgd'", "job.seed=4", "parallel.data=2"
+    )
+    with pytest.raises(CheckpointError) as refused:
+        check_fit(path, read_manifest(path), changed)
+    message = str(refused.value)
+    for remedy in ("128; set it to 64;", "16; set it to 32;", "'sgd'; set it to 'adamw';", "4; set it to 0;"):
+        assert message.count(f"the job has {remedy}") == 1
+    assert message.endswith("keep the product at 8, or start anew without --resume")
+
+
 def test_a_tokenizer_may_move_but_not_change(tmp_path):
     """Ids that silently mean other words are no continuation."""
     first, moved, other = (tmp_path / name / "tokenizer.json" for name in ("first", "moved", "other"))
