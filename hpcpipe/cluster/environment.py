@@ -89,12 +89,16 @@ def world(environ: Mapping[str, str] | None = None) -> World | None:
 
 
 def job_id(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the batch job's id, `12345`, or `12345_7` for an element of an array."""
+    """Return the batch job's id, `12345`, or `12345_7` for an element of an array; None where it is no number.
+
+    It becomes a part of paths, so nothing else may stand in it.
+    """
     environ = os.environ if environ is None else environ
-    array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    if array and element:
+    array, element = _number(environ, "SLURM_ARRAY_JOB_ID"), _number(environ, "SLURM_ARRAY_TASK_ID")
+    if array is not None and element is not None:
         return f"{array}_{element}"
-    return environ.get("SLURM_JOB_ID") or None
+    job = _number(environ, "SLURM_JOB_ID")
+    return None if job is None else str(job)
 
 
 def restart_count(environ: Mapping[str, str] | None = None) -> int:

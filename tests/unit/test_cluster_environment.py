@@ -57,6 +57,11 @@ def test_variables_that_are_not_numbers_give_no_rank() -> None:
     assert world({"PMI_RANK": "", "PMI_SIZE": "many"}) is None
 
 
+def test_a_job_s_id_that_is_no_number_is_none_and_leads_out_of_no_folder() -> None:
+    assert job_id({"SLURM_JOB_ID": "../12345"}) is None
+    assert job_id({"SLURM_JOB_ID": "12345", "SLURM_ARRAY_JOB_ID": "..", "SLURM_ARRAY_TASK_ID": "7"}) == "12345"
+
+
 def test_the_job_s_id_names_the_element_of_an_array() -> None:
     assert job_id({}) is None
     assert job_id({"SLURM_JOB_ID": "12345"}) == "12345"
