@@ -264,9 +264,9 @@ def test_a_folder_as_data_is_refused(tmp_path: Path) -> None:
     ("path", "message"),
     [
         ("package:no_such_pkg/a.txt", "no package named no_such_pkg is installed"),
-        ("package:idlelib/no_such.txt", "does not exist"),
-        ("package:idlelib", "does not have the form"),
-        ("package:idlelib/../secret", "does not have the form"),
+        ("package:pydoc_data/no_such.txt", "does not exist"),
+        ("package:pydoc_data", "does not have the form"),
+        ("package:pydoc_data/../secret", "does not have the form"),
         ("package:json.tool/a.txt", "does not have the form"),
         ("package:this/a.txt", "is a single module"),
     ],

@@ -51,15 +51,15 @@ def test_a_job_cannot_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_package_s_file_is_found_without_importing_the_package(tmp_path: Path) -> None:
-    path = write_job(tmp_path, VALID.replace("corpus.txt", "package:idlelib/HISTORY.txt"))
+    path = write_job(tmp_path, VALID.replace("corpus.txt", "package:pydoc_data/topics.py"))
     code = f"""
 import sys
 from pathlib import Path
 from hpcpipe.job import load_job
 job = load_job(Path({str(path)!r}))
-assert job.data.resolved_path.name == "HISTORY.txt"
-assert "idlelib" not in sys.modules
-assert 'path = "package:idlelib/HISTORY.txt"' in job.to_toml()
+assert job.data.resolved_path.name == "topics.py"
+assert "pydoc_data" not in sys.modules
+assert 'path = "package:pydoc_data/topics.py"' in job.to_toml()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
