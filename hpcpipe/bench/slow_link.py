@@ -3,9 +3,7 @@
 The hosts are emulated on this machine, the links are the kernel's, and MPI goes over TCP; stages only take their time.
 """
 
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +13,10 @@ from typing import TYPE_CHECKING
 
 from hpcpipe.bench import torch_pipelining
 from hpcpipe.bench.emulated import Blocking, Steps, emulated_job, measured, predicted
-from hpcpipe.bench.host_ranks import launcher, mpiexec_for_hosts
-from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts
+from hpcpipe.bench.host_ranks import mpiexec_for_hosts, run_on_hosts
 from hpcpipe.bench.pipeline import TORCH, Case
-from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
+from hpcpipe.bench.ranks import RESULT_VARIABLE, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
-from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import Job
 from hpcpipe.simulate import Link, LinkMessages
 
@@ -71,16 +67,7 @@ def run(
     if RESULT_VARIABLE in os.environ:
         return run_on_ranks("slow-link", work, ranks=ranks, words=words, progress=progress)
     mpiexec = mpiexec_for_hosts("slow links")
-    with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder, emulated_hosts(ranks, HostLink(RATE)) as hosts:
-        result = Path(folder) / "table.json"
-        command = [sys.executable, "-m", "hpcpipe", "bench", "slow-link", *words]
-        start, environment = launcher(mpiexec, hosts, ranks)
-        environment |= {RESULT_VARIABLE: str(result), "GLOO_SOCKET_IFNAME": "eth0"}
-        with pieces_passed_on(result, progress):
-            code = hosts.run(HEAD, [*start, *command], mpiexec.environment() | environment)
-        if code != 0 or not result.exists():
-            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}", ExitCode.RANK_FAILED)
-        return BenchTable.from_json(json.loads(result.read_text()))
+    return run_on_hosts("slow-link", mpiexec, ranks=ranks, rate=RATE, words=words, progress=progress)
 
 
 def _work(steps: int, quick: bool, progress: Callable[[], object]) -> BenchTable | None:

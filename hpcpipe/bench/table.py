@@ -29,6 +29,12 @@ class BenchTable:
     rows: Sequence[Row]
     notes: Sequence[str]
 
+    @property
+    def keys(self) -> int:
+        """How many of the first columns it takes to tell all rows apart, at least 1."""
+        counts = range(1, len(self.columns))
+        return next((n for n in counts if len({row[:n] for row in self.rows}) == len(self.rows)), 1)
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "BenchTable":
         """Return the table of a document that `to_json` made; how many digits to show is not in it."""

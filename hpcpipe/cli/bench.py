@@ -3,7 +3,6 @@
 import sys
 from importlib import import_module
 from inspect import signature
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +128,7 @@ def _print(table: "BenchTable") -> None:
         shown.add_column(_heading(column), justify="left" if is_word else "right", no_wrap=True)
     for row in table.rows:
         shown.add_row(*(_show(cell, column) for cell, column in zip(row, table.columns, strict=True)))
-    print_table(console, shown, keys=max(1, len(list(takewhile(bool, words)))))
+    print_table(console, shown, keys=table.keys)
     print_notes(console, table.notes)
 
 

@@ -11,7 +11,7 @@ from hpcpipe.bench.paper_adagrouper import run as adagrouper
 from hpcpipe.bench.paper_dear import FORWARD_MS, MODELS, Link, fused, split, wait_free
 from hpcpipe.bench.paper_rrfp import COMPUTE_SPREAD, NETWORK_SPREAD, SETTINGS, lognormal_sigma
 from hpcpipe.bench.paper_rrfp import run as rrfp
-from hpcpipe.bench.table import BenchTable
+from hpcpipe.bench.table import BenchTable, Column
 from hpcpipe.cli import main
 from hpcpipe.plan.draws import normal
 
@@ -84,6 +84,21 @@ def test_an_option_that_a_benchmark_does_not_take_is_refused():
     result = CliRunner().invoke(main, ["bench", "paper-dear", "--ranks", "3"])
     assert result.exit_code == 2
     assert "paper-dear does not take --ranks" in result.output
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys"),
+    [
+        ([("GPT", 1, 8, 2.0), ("GPT", 1, 16, 2.0), ("GPT", 2, 8, 2.0)], 3),
+        ([(256, 1.0), (4096, 1.0)], 1),
+        ([("GPT", 1), ("GPT", 1)], 1),
+        ([], 1),
+    ],
+)
+def test_the_keys_of_a_table_tell_its_rows_apart(rows, keys):
+    """Where a table is printed in pieces each begins with them."""
+    columns = [Column(f"c{number}") for number in range(len(rows[0]) if rows else 2)]
+    assert BenchTable("name", "title", columns, rows, []).keys == keys
 
 
 def test_a_table_survives_its_document():

@@ -1,24 +1,18 @@
 """`hpcpipe bench dataparallel`: hosts with slow links, ranks on them, every model in turn, and the table."""
 
-import json
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcpipe.bench.dataparallel.bound import FLOAT_BYTES, RATES, bound_ms, chain_ms, communication_ms
 from hpcpipe.bench.dataparallel.measure import ALONE, DDP, MB, OURS, OWN_METHODS, Measured, measure
 from hpcpipe.bench.dataparallel.models import MODELS, Model
-from hpcpipe.bench.host_ranks import launcher
-from hpcpipe.bench.hosts import HEAD, HostLink, emulated_hosts, missing
-from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, pieces_passed_on, run_on_ranks
+from hpcpipe.bench.host_ranks import mpiexec_for_hosts, run_on_hosts
+from hpcpipe.bench.ranks import RESULT_VARIABLE, CannotRunError, run_on_ranks
 from hpcpipe.bench.table import BenchTable, Column, Row
-from hpcpipe.cluster.mpiexec import MISSING, Mpiexec, find_mpiexec
 from hpcpipe.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -62,29 +56,14 @@ def run(
     if RESULT_VARIABLE in os.environ:
         work = partial(_work, steps, rates[0], names, quick)
         return run_on_ranks(NAME, work, ranks=ranks, words=[], progress=progress)
-    if (reason := missing()) is not None:
-        raise CannotRunError(f"slow links are emulated between namespaces, which cannot be made here: {reason}")
-    mpiexec = find_mpiexec()
-    if mpiexec is None:
-        raise CannotRunError(MISSING)
+    mpiexec = mpiexec_for_hosts("slow links")
     words = ["--steps", str(steps), *(word for name in names for word in ("--model", name))]
     words += ["--quick"] if quick else []
-    tables = [_on_hosts(mpiexec, ranks, rate, words, progress) for rate in rates]
+    tables = [
+        run_on_hosts(NAME, mpiexec, ranks=ranks, rate=rate, words=["--rate", rate, *words], progress=progress)
+        for rate in rates
+    ]
     return replace(tables[0], rows=[row for table in tables for row in table.rows])
-
-
-def _on_hosts(mpiexec: Mpiexec, ranks: int, rate: str, words: list[str], progress: Callable[[], object]) -> BenchTable:
-    with tempfile.TemporaryDirectory(prefix="hpcpipe-bench-") as folder, emulated_hosts(ranks, HostLink(rate)) as hosts:
-        result = Path(folder) / "table.json"
-        command = [sys.executable, "-m", "hpcpipe", "bench", NAME, "--rate", rate, *words]
-        start, environment = launcher(mpiexec, hosts, ranks)
-        environment |= {RESULT_VARIABLE: str(result), "GLOO_SOCKET_IFNAME": "eth0", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-        environment |= {"OMP_NUM_THREADS": "1"}
-        with pieces_passed_on(result, progress):
-            code = hosts.run(HEAD, [*start, *command], mpiexec.environment() | environment)
-        if code != 0 or not result.exists():
-            raise CannotRunError(f"the ranks on the emulated hosts ended with exit code {code}", ExitCode.RANK_FAILED)
-        return BenchTable.from_json(json.loads(result.read_text()))
 
 
 def _work(
