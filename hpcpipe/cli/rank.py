@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from hpcpipe.device.gpu_aware import GpuAware
     from hpcpipe.job import Job
+    from hpcpipe.runtime import World
 
 _PATIENCE_S = 1.0
 
@@ -132,7 +133,7 @@ def _train(
             if world.rank == 0:
                 say(f"hpcpipe: {error}", err=True)
             return ExitCode.INPUT
-        if problem := world.first(_wrong_inside(job, world.rank)):
+        if problem := wrong_inside(job, world):
             if world.rank == 0:
                 say(f"hpcpipe: {problem}", err=True)
             return ExitCode.INPUT
@@ -180,19 +181,25 @@ def _train(
     return outcome.exit_code
 
 
-def _wrong_inside(job: "Job", rank: int) -> str:
-    """Return what is wrong with the data, or with a model of the user's own, as far as only a look inside can tell."""
+def wrong_inside(job: "Job", world: "World") -> str | None:
+    """Return what is wrong with the data, or with a model of the user's own, as far as only a look inside can tell.
+
+    Collective, with the same answer on all ranks. Rank 0 looks through records and texts before the others do, which
+    find in the cache what it has made of them.
+    """
     if job.device.kind == "emulated":
-        return ""
+        return None
     from hpcpipe.train.batches import problem_of_records
     from hpcpipe.train.layout import problem_with_caps
     from hpcpipe.train.own_model import problem_with
     from hpcpipe.train.regroup import problem_with_grouping
 
-    problem = problem_of_records(job) or problem_with(job, opens_texts=rank == 0)
-    if problem or rank:
-        return problem
-    return problem_with_caps(job) or problem_with_grouping(job)
+    if problem := world.first(problem_of_records(job) if world.rank == 0 else ""):
+        return str(problem)
+    mine = problem_of_records(job) or problem_with(job, opens_texts=world.rank == 0)
+    if not mine and world.rank == 0:
+        mine = problem_with_caps(job) or problem_with_grouping(job) or ""
+    return world.first(mine) or None
 
 
 def _if_mpi_dies(given: environment.World) -> str:

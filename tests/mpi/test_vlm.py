@@ -1,5 +1,8 @@
 """Vision-language training over real ranks: torch's losses, the same bits under every schedule, places by cost."""
 
+import time
+from pathlib import Path
+
 import numpy as np
 import picture_records
 import pytest
@@ -9,10 +12,19 @@ from picture_records import RECORDS, write_lines, write_tar
 from small_tokenizer import write_tokenizer
 from training import load, needs, on_four, on_two, train_on
 
-from hpcpipe.data import ImageRecords, ImageTextOrder, ImageTextSource, image_text_batches, open_tokenizer
+from hpcpipe.cli.rank import wrong_inside
+from hpcpipe.data import (
+    ImageRecords,
+    ImageTextOrder,
+    ImageTextSource,
+    image_index,
+    image_text_batches,
+    open_tokenizer,
+)
 from hpcpipe.models import Load, VlmSizes, build, text_loss, vlm_layers
 from hpcpipe.models.recompute import run_layers
 from hpcpipe.plan import admission_order
+from hpcpipe.runtime import World
 
 JOB = (
     picture_records.JOB
@@ -233,6 +245,34 @@ def _costs(chosen):
             cost += 4 * (12 * 32 * 32 * tokens + 2 * 32 * tokens**2) + 32 * 258 * targets
         costs.append(cost)
     return costs
+
+
+@pytest.mark.mpi(min_size=2)
+def test_one_rank_looks_through_the_records_before_the_others(comm, tmp_path, monkeypatch):
+    """A launcher starts all ranks at once: thousands that open every image would be a flood."""
+    on_two(comm)
+    folder = Path(comm.bcast(str(tmp_path)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+    def job_of(name):
+        return load(tmp_path, *_settings(2, "bf", "ready"), f'data.path="{folder / name}"', text=JOB)
+
+    looks, scan = [], image_index._scan
+
+    def counting(*given):
+        looks.append(given)
+        time.sleep(0.3)  # so that the others could not find it done by chance
+        return scan(*given)
+
+    monkeypatch.setattr(image_index, "_scan", counting)
+    assert wrong_inside(job_of("records.jsonl"), World(comm)) is None
+    assert comm.allgather(len(looks)) == [1, 0]
+    if comm.rank == 0:
+        (folder / "bad.jsonl").write_text('{"image": "none.png", "text": "<image>"}\n')
+    comm.barrier()
+    problems = comm.allgather(wrong_inside(job_of("bad.jsonl"), World(comm)))
+    assert problems[0] == problems[1]
+    assert "none.png" in problems[0]
 
 
 @pytest.mark.mpi(min_size=2)
