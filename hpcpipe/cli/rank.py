@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -18,7 +17,7 @@ from hpcpipe.cluster import environment
 from hpcpipe.cluster.gpu_aware import decide_for_all, nccl_without_gpus
 from hpcpipe.cluster.meeting import gather, library, meet, share
 from hpcpipe.cluster.placement import ADVICE_PMI, Seat, judge_gpus, judge_interface, judge_world
-from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word
+from hpcpipe.cluster.starting import PATIENCE_S, STARTED, explained, leave_word, stay_a_moment
 from hpcpipe.exit_code import ExitCode
 from hpcpipe.job import JobError
 from hpcpipe.job.source import read_source
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from hpcpipe.device.gpu_aware import GpuAware
     from hpcpipe.job import Job
     from hpcpipe.runtime import World
-
-_PATIENCE_S = 1.0
 
 
 def run_rank(
@@ -92,8 +89,7 @@ def _speaks_to_mpi(given: environment.World) -> bool:
         return True
     if given.rank == 0:
         say(f"hpcpipe: {problem}", err=True)
-    else:
-        time.sleep(_PATIENCE_S)  # srun ends all ranks with the first that leaves, also the one that speaks
+    stay_a_moment(given, ExitCode.ENVIRONMENT)
     return False
 
 

@@ -3,11 +3,15 @@
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from hpcpipe.cli.terminal import say, suggest
 from hpcpipe.exit_code import ExitCode
+
+if TYPE_CHECKING:
+    from hpcpipe.cluster.environment import World
 
 EXAMPLES = """\b
 Examples:
@@ -77,7 +81,7 @@ def run(
             from hpcpipe.cli.faults import print_faults
 
             print_faults(error.faults)
-        sys.exit(ExitCode.INPUT)
+        _leave(given, ExitCode.INPUT)
     if speaks and not os.environ.get(CLAIMED_VARIABLE):  # who started these ranks has said it
         from hpcpipe.cli.faults import print_warnings
 
@@ -93,7 +97,7 @@ def run(
     if replay is not None and resume is not None:
         if speaks:
             say("hpcpipe: --replay begins with the first step, so it cannot go with --resume", err=True)
-        sys.exit(ExitCode.INPUT)
+        _leave(given, ExitCode.INPUT)
     if dry_run:
         if speaks:
             from hpcpipe.cli.terminal import working
@@ -121,3 +125,11 @@ def run(
     words += [] if start is None else ["--resume", str(start.folder)]
     continues = goes_on(job, resume, run_dir, start)
     sys.exit(start_ranks(job, job_file, run_dir, overrides=overrides, words=words, goes_on=continues, quiet=quiet))
+
+
+def _leave(given: "World | None", code: ExitCode) -> NoReturn:
+    if given is not None:
+        from hpcpipe.cluster.starting import stay_a_moment
+
+        stay_a_moment(given, code)
+    sys.exit(code)

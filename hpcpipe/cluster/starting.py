@@ -5,15 +5,20 @@ What is arranged here is arranged before MPI starts, since no process may be for
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcpipe.cluster.environment import EXIT_CODE_FILE
+from hpcpipe.cluster.environment import EXIT_CODE_FILE, World
+from hpcpipe.exit_code import ExitCode
+from hpcpipe.stop import StopWish
 
 PATIENCE_S = 60.0
 STARTED = "started"
 """What rank 0 leaves for the batch script when all ranks have met: from then on they catch signals."""
+
+_SPEAKER_STAYS_S, _OTHERS_STAY_S = 2.0, 6.0
 
 _WITNESS = """
 answer=$(timeout "$3" cat)
@@ -52,6 +57,23 @@ def explained(advice: str, *, while_it_lasts: str, patience_s: float = PATIENCE_
             os.write(writer, b"alive\n")
         os.close(writer)
         witness.wait()
+
+
+def stay_a_moment(given: World, code: ExitCode) -> None:
+    """Stay, before leaving with an error that every rank has found by itself and rank 0 has told.
+
+    srun (--kill-on-bad-exit) and Open MPI's mpiexec end all ranks with the first that leaves, also one that is yet to
+    speak, and report the code of one that they killed. So rank 0 stays until slower ranks have come here too, where a
+    signal kills nobody; those stay until it comes, or until rank 0 should have spoken.
+    """
+    if given.size == 1 or given.launcher == "mpich":  # whose mpiexec lets ranks go that have not started MPI
+        return
+    with StopWish(lambda _: os._exit(code)) as told:
+        if given.rank == 0:
+            leave_word(str(int(code)))
+        give_up = time.monotonic() + (_SPEAKER_STAYS_S if given.rank == 0 else _OTHERS_STAY_S)
+        while not any(told.came) and time.monotonic() < give_up:
+            time.sleep(0.05)
 
 
 def leave_word(word: str) -> None:

@@ -9,13 +9,18 @@ HPCPIPE = (sys.executable, "-m", "hpcpipe")
 GPUS = "slurm.gpus_per_node=2"
 
 
+KILL = "--kill-on-bad-exit=1"
+
+
 @pytest.fixture
 def srun(cluster, job_file, tmp_path):
-    """Run the small job by an srun line of one's own; return the finished srun."""
+    """Run the small job by an srun line of one's own, one rank of it late if wanted; return the finished srun."""
 
-    def call(*words, sets=()):
+    def call(*words, sets=(), late=-1):
+        wait = ("sh", "-c", f'test "$SLURM_PROCID" != {late} || sleep 0.7; exec "$@"', "sh")
         options = [word for one in sets for word in ("--set", one)]
-        return cluster.run("srun", *words, *HPCPIPE, "run", job_file, *options, cwd=tmp_path, check=False, timeout=60)
+        command = (*words, *wait, *HPCPIPE, "run", job_file, *options)
+        return cluster.run("srun", *command, cwd=tmp_path, check=False, timeout=60)
 
     return call
 
@@ -28,14 +33,25 @@ def test_tasks_that_are_worlds_of_their_own_are_refused_with_the_option_to_chang
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("--kill-on-bad-exit=1",)], ids=["plain", "killing"])
-def test_an_interface_that_the_mpi_does_not_speak_is_refused_with_the_option_to_change(cluster, srun, tmp_path, words):
+@pytest.mark.parametrize(("words", "late"), [((), 0), ((KILL,), 0), ((KILL,), 1)])
+def test_an_interface_that_the_mpi_does_not_speak_is_refused_with_the_option_to_change(
+    cluster, srun, tmp_path, words, late
+):
+    """Whoever comes first: srun ends the others with the first that leaves, and reports 143 for what it has killed."""
     if not has_pmix(cluster):
         pytest.skip("srun cannot serve PMIx here; on Debian: apt-get install libpmix-dev")
-    done = srun("-N2", "-n2", "--mpi=pmix", *words)
-    assert done.returncode == 3
+    done = srun("-N2", "-n2", "--mpi=pmix", *words, late=late)
+    assert done.returncode == 3, done.stderr
     assert done.stderr.count("srun serves pmix to its ranks, but MPICH Version: 5") == 1, done.stderr
     assert "write `--mpi=pmi2` on the srun line" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_fault_of_the_job_is_told_before_srun_ends_the_ranks(srun, tmp_path, late):
+    done = srun("-N2", "-n2", "--mpi=pmi2", KILL, sets=("job.steps='x'",), late=late)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("steps must be a whole number") == 1, done.stderr
     assert not (tmp_path / "runs").exists()
 
 
