@@ -114,7 +114,7 @@ test-nightly: venv ## the property tests of the schedules with 20,000 cases (min
 .PHONY: test-long
 test-long: venv ## the tests that take minutes or much memory
 	$(SAY) "long tests"
-	@$(BIN)/python -m pytest -q -m long tests/unit tests/run tests/slurm
+	@for folder in unit run slurm; do $(BIN)/python -m pytest -q -m long tests/$$folder || exit; done
 	@tests/mpi/launch 2 $(PYTEST_MPI) -m long --timeout=200 tests/mpi
 
 .PHONY: test-gpu
