@@ -142,7 +142,7 @@ def test_the_signal_before_the_time_limit_stops_and_requeues(it):
 @pytest.mark.long  # until KillWait is over; in the usual tests a whole host dies (test_hosts.py)
 def test_a_node_that_dies_ends_this_start_of_the_job_and_the_next_one_runs_elsewhere(cluster, tmp_path):
     it = Story(cluster, tmp_path)
-    it.start()
+    it.start('slurm.extra=["--exclusive"]')  # the stories' jobs are to keep their nodes
     nodes = cluster.run("scontrol", "show", "hostnames", it.state()["NodeList"]).stdout.split()
     cluster.stop_node(nodes[1])  # the other one has the batch script
     cluster.run("scontrol", "update", f"NodeName={nodes[1]}", "State=DOWN", "Reason=test")
