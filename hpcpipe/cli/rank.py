@@ -194,8 +194,8 @@ def wrong_inside(job: "Job", world: "World") -> str | None:
         return str(problem)
     mine = problem_of_records(job) or problem_with(job, opens_texts=world.rank == 0)
     if not mine and world.rank == 0:
-        mine = problem_with_caps(job) or problem_with_grouping(job) or ""
-    return world.first(mine) or None
+        mine = problem_with_caps(job) or problem_with_grouping(job)
+    return world.first(mine)
 
 
 def _if_mpi_dies(given: environment.World) -> str:

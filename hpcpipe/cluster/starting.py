@@ -66,11 +66,11 @@ def stay_a_moment(given: World, code: ExitCode) -> None:
     speak, and report the code of one that they killed. So rank 0 stays until slower ranks have come here too, where a
     signal kills nobody; those stay until it comes, or until rank 0 should have spoken.
     """
+    if given.rank == 0:
+        leave_word(str(int(code)))
     if given.size == 1 or given.launcher == "mpich":  # whose mpiexec lets ranks go that have not started MPI
         return
     with StopWish(lambda _: os._exit(code)) as told:
-        if given.rank == 0:
-            leave_word(str(int(code)))
         give_up = time.monotonic() + (_SPEAKER_STAYS_S if given.rank == 0 else _OTHERS_STAY_S)
         while not any(told.came) and time.monotonic() < give_up:
             time.sleep(0.05)

@@ -7,8 +7,6 @@ from conftest import has_pmix
 
 HPCPIPE = (sys.executable, "-m", "hpcpipe")
 GPUS = "slurm.gpus_per_node=2"
-
-
 KILL = "--kill-on-bad-exit=1"
 
 
